@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Typ
 
 from msgspec.structs import replace
 
-from odf_engine.api.key_files import (
+from odf_engine.api.operations.key_files import (
     PrivateKey,
     export_private_key,
     export_to_file,
@@ -18,15 +18,14 @@ from odf_engine.api.key_files import (
     list_private_keys,
     store_private_key,
 )
+from odf_engine.api.operations.server_process import ServerProcess
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
-from odf_engine.api.server_process import ServerProcess
 from odf_engine.automation.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.base import settings
 from odf_engine.base.config import Config
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.checks.reports import RejectedBatch, list_rejected
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof
 from odf_engine.identity.did import DatasetId
@@ -35,13 +34,14 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
 from odf_engine.storage.scratch import spool_stream
+from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.api.alerts import WorkspaceAlerts
     from odf_engine.api.flows import ChecksView, WorkspaceFlows
-    from odf_engine.api.health import HealthCheck
+    from odf_engine.api.operations.health import HealthCheck
     from odf_engine.workspace.documents.document import Document
     from odf_engine.workspace.documents.store import Documents
     from odf_engine.workspace.fsck import FsckReport
@@ -296,7 +296,7 @@ class Administration(WorkspaceEntries):
         Args:
             start_spark: start Spark too, which takes some seconds.
         """
-        from odf_engine.api.health import check_workspace  # deferred: only this needs it
+        from odf_engine.api.operations.health import check_workspace  # deferred: only this needs it
 
         return check_workspace(self._workspace, start=start_spark)
 
@@ -311,7 +311,7 @@ class Administration(WorkspaceEntries):
             dry_run: only list the files.
             now: also remove files and old heads of the last hour.
         """
-        from odf_engine.api.file_check import collect_files  # deferred: it loads PyArrow
+        from odf_engine.api.operations.file_check import collect_files  # deferred: it loads PyArrow
 
         entries = [self.entry(dataset) for dataset in datasets]
         return collect_files(self._workspace, entries, reporter, dry_run=dry_run, now=now)
@@ -326,7 +326,7 @@ class Administration(WorkspaceEntries):
         Raises:
             Conflict: the jobs of the running worker cannot be read.
         """
-        from odf_engine.api.file_check import check_files  # deferred: it loads PyArrow
+        from odf_engine.api.operations.file_check import check_files  # deferred: it loads PyArrow
 
         # A new workspace has no cached state.
         return check_files(Workspace(self.folder), reporter, repair=repair, now=now)

@@ -20,6 +20,7 @@ from odf_engine.base.terminal_text import escape_controls
 from odf_engine.chain.linked_objects import export_object, linked_objects
 from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
 from odf_engine.checks.reports import StoredReport, read_report, read_summaries, report_json
+from odf_engine.derive.provenance.model import TraceStep
 from odf_engine.errors import UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.compact import Compact, CompactResult
@@ -31,8 +32,7 @@ from odf_engine.jobs.trace import Trace
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.timestamp import parse_user_time
-from odf_engine.provenance.model import TraceStep
-from odf_engine.views.as_at import PinnedVersion
+from odf_engine.rows.as_at import PinnedVersion
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.metadata.model import DataSchema, DatasetSnapshot
-    from odf_engine.views.row_window import RowWindowReader
+    from odf_engine.rows.row_window import RowWindowReader
     from odf_engine.workspace.dataset_summary import Summary
 
 Moment = str | date | datetime
@@ -170,7 +170,7 @@ class Dataset(DatasetChain):
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+        from odf_engine.rows.scan import Scan  # deferred: it loads PyArrow
 
         if as_at is None:
             scan = Scan.of_dataset(self._entry.dataset)
@@ -194,7 +194,7 @@ class Dataset(DatasetChain):
         >>> workspace["city.population"].row_window().tail(1)["city"].to_pylist()
         ['Oslo']
         """
-        from odf_engine.views.row_window import RowWindowReader  # deferred: it loads PyArrow
+        from odf_engine.rows.row_window import RowWindowReader  # deferred: it loads PyArrow
 
         if version is None:
             return RowWindowReader(self._entry.dataset)

@@ -18,12 +18,12 @@ from odf_engine.api.model import (
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.base.atomic_files import rewrite_text_file, write_error
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.net.credentials import Credentials, RemoteAccess
+from odf_engine.worker.endpoint import notify_datasets_changed
+from odf_engine.worker.protocol import Request
 from odf_engine.workspace import trust
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from odf_engine.automation.flows.scheduler import due_time
 from odf_engine.automation.flows.store import FlowState, FlowStore, Run
 from odf_engine.checks.definition import checks_of
 from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.coordinator.job_log import read_journal
-from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.worker.job_log import read_journal
+from odf_engine.worker.protocol import Job
 from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 

@@ -13,8 +13,11 @@ import msgspec
 
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.base.progress import JobWarning, Reporter
-from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.protocol import (
+from odf_engine.errors import Cancelled, UsageError
+from odf_engine.jobs.base import JobContext, JobRequest, decode_result
+from odf_engine.jobs.pull import PullResult
+from odf_engine.worker.endpoint import WorkerEndpoint
+from odf_engine.worker.protocol import (
     Event,
     Failure,
     Job,
@@ -24,9 +27,6 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Request,
 )
-from odf_engine.errors import Cancelled, UsageError
-from odf_engine.jobs.base import JobContext, JobRequest, decode_result
-from odf_engine.jobs.pull import PullResult
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class JobRunner:
 
     def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
         # Deferred, as wherever the client is used: asyncio is slow to import.
-        from odf_engine.coordinator.client import cancel_jobs, run_jobs
+        from odf_engine.worker.client import cancel_jobs, run_jobs
 
         known = list[str]()
 

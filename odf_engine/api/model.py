@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from odf_engine.api.text import Fact, Section
-from odf_engine.coordinator.protocol import JournalEvent
 from odf_engine.data.waiting import Waiting
+from odf_engine.worker.protocol import JournalEvent
 
 if TYPE_CHECKING:
     from odf_engine.workspace.trust import Execution

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
 from odf_engine.base.terminal_text import escape_controls
-from odf_engine.coordinator.job_warnings import WarningList
-from odf_engine.coordinator.protocol import Progress
+from odf_engine.worker.job_warnings import WarningList
+from odf_engine.worker.protocol import Progress
 
 _BAR_CELLS: Final = 24
 _PULSE_CELLS: Final = 4

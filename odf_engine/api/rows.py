@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.metadata.model import DatasetVocabulary
-    from odf_engine.views.scan import Scan
+    from odf_engine.rows.scan import Scan
 
 _SHOWN: Final = 10
 _COLUMNS: Final = 12
@@ -56,7 +56,7 @@ class Rows:
             title: what the rows are, in words.
             names: the names of the system columns, for rows of a dataset.
         """
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+        from odf_engine.rows.scan import Scan  # deferred: it loads PyArrow
 
         return cls(Scan.of_file(path) if names is None else Scan.of_file(path, names), title)
 
@@ -177,7 +177,7 @@ class Rows:
         >>> workspace["city.population"].scan(columns=["city"]).write(target, "csv") > 0
         True
         """
-        from odf_engine.views.export import export  # deferred: it loads PyArrow
+        from odf_engine.rows.export import export  # deferred: it loads PyArrow
 
         return export(self._scan, path.absolute(), format, Reporter(), replace=replace).size
 

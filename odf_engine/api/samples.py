@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Conflict, OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
+from odf_engine.worker.protocol import Request
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import Event
 from odf_engine.errors import OdfError
+from odf_engine.worker.client import Client
+from odf_engine.worker.protocol import Event
 
 
 class Watch:

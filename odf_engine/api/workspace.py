@@ -21,11 +21,11 @@ from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsRe
 from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
+from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odf_engine.api.watch import Watch
-    from odf_engine.coordinator.protocol import Event, Job, Request
+    from odf_engine.worker.protocol import Event, Job, Request
     from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
 
@@ -265,7 +265,7 @@ class Workspace(
             requests: the requests, with the names of their targets for messages.
             on_event: called with each event of these jobs.
         """
-        from odf_engine.coordinator.client import run_jobs  # deferred: it imports asyncio
+        from odf_engine.worker.client import run_jobs  # deferred: it imports asyncio
 
         jobs = run_jobs(self.folder, list(requests), on_event)
         if not all(request.read_only for request, _ in requests):
@@ -386,7 +386,7 @@ class Workspace(
     def watch(self, listener: Callable[[Event], object]) -> Watch:
         """Call a function with each event of the worker, in a thread, until the watch is closed.
 
-        The worker is started if it does not run. Events are from :mod:`odf_engine.coordinator.protocol`,
+        The worker is started if it does not run. Events are from :mod:`odf_engine.worker.protocol`,
         such as ``JobChanged``, ``JobProgress`` and ``Committed``::
 
             with workspace.watch(print):

@@ -1,5 +1,5 @@
 """Checks: expectations on new rows of datasets, which are evaluated before the commit.
 
-Definitions in YAML, evaluation, stored reports. Imports only ``query`` and lower layers; the modules
-``definition`` and ``reports`` import neither Spark nor ``query``.
+Definitions in YAML, evaluation, stored reports. Imports only ``rows`` and lower layers; the modules
+``definition`` and ``reports`` import neither Spark nor ``rows``.
 """

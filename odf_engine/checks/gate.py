@@ -45,9 +45,9 @@ from odf_engine.checks.row_rules import MAX_SAMPLE, RowRule, RuleFinding, make_r
 from odf_engine.data.parquet.slices import TableFiles, WrittenSlice, read_batches
 from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query
+from odf_engine.rows.execution import Tables, TimeTravelDefaults, check_query, execute_query
+from odf_engine.rows.projection import primary_key
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.views.projection import primary_key
 from odf_engine.workspace.documents.store import DocumentEntry
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """DataFusion: queries over Parquet files in a separate process, results as Arrow batches.
 
 Only `query_process` and `row_lineage`, which run in that process, import the library. The package must not
-import `workspace`, `ingest`, `transform` or `query`.
+import `workspace`, `ingest`, `derive` or `rows`.
 """

@@ -58,8 +58,8 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
 
     def run(self, context: JobContext, reporter: Reporter) -> ValidateResult:
         from odf_engine.data.ddl import to_ddl
-        from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines
-        from odf_engine.transform.query_migration import InputWithoutSchema, preview_migration
+        from odf_engine.derive.query_migration import InputWithoutSchema, preview_migration
+        from odf_engine.engines.engine_router import EngineRouter, built_in_engines
 
         workspace = context.workspace
         snapshot = _definition(self.manifest, workspace)
@@ -146,8 +146,8 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
 
     def run(self, context: JobContext, reporter: Reporter) -> UpdateResult:
         from odf_engine.chain.state import ChainUpdate
-        from odf_engine.transform.engines.engine_router import engines_for
-        from odf_engine.transform.query_migration import MigrationOptions, migrate_query
+        from odf_engine.derive.query_migration import MigrationOptions, migrate_query
+        from odf_engine.engines.engine_router import engines_for
         from odf_engine.workspace.definitions.definition import record_origin
 
         workspace = context.workspace
@@ -203,10 +203,10 @@ def _describe_reads(reads: int | None, workspace: Workspace) -> tuple[str | None
     """Return the costs of a query for the user, and a warning if they exceed the limit.
 
     Args:
-        reads: as in :class:`odf_engine.transform.query_migration.MigrationPreview`.
+        reads: as in :class:`odf_engine.derive.query_migration.MigrationPreview`.
         workspace: has the limit.
     """
-    from odf_engine.transform.read_limit import excessive_read
+    from odf_engine.derive.read_limit import excessive_read
 
     if reads is None:
         return None, None

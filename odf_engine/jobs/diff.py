@@ -8,7 +8,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 
 if TYPE_CHECKING:
-    from odf_engine.views.diff import Difference
+    from odf_engine.rows.diff import Difference
 
 
 class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
@@ -37,12 +37,12 @@ class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
 
     @classmethod
     def result_type(cls) -> type[Difference]:
-        from odf_engine.views.diff import Difference  # not loaded by the start of a client
+        from odf_engine.rows.diff import Difference  # not loaded by the start of a client
 
         return Difference
 
     def run(self, context: JobContext, reporter: Reporter) -> Difference:
-        from odf_engine.views.row_diff import diff_datasets
+        from odf_engine.rows.row_diff import diff_datasets
 
         with release_arrow_memory():
             return diff_datasets(

@@ -51,7 +51,7 @@ class Export(JobRequest[ExportResult], frozen=True, tag="export"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> ExportResult:
-        from odf_engine.views import export
+        from odf_engine.rows import export
 
         rows, name = open_rows(context.workspace, self.dataset, self.file)
         with release_arrow_memory():

@@ -56,7 +56,7 @@ class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
         from odf_engine.data.operation_counts import count_operations
         from odf_engine.data.parquet.slices import read_batches
         from odf_engine.ingest.polling_source import PullOptions, preview
-        from odf_engine.views.query_results import new_result, write
+        from odf_engine.rows.query_results import new_result, write
 
         entry = workspace.resolve(self.dataset)
         name, vocabulary = str(entry.alias), entry.dataset.state().vocabulary

@@ -285,9 +285,9 @@ class _Pull:
 
     def _transform(self, entry: DatasetEntry) -> PullResult:
         from odf_engine.chain.state import ChainUpdate
+        from odf_engine.derive.run import rederive, transform, transform_or_reset
+        from odf_engine.engines.engine_router import engines_for
         from odf_engine.sync.recorded_sync import warn_about_static
-        from odf_engine.transform.engines.engine_router import engines_for
-        from odf_engine.transform.run import rederive, transform, transform_or_reset
         from odf_engine.workspace.dataset_summary import find_waiting
 
         request, workspace, reporter = self._request, self._workspace, self._reporter
@@ -299,7 +299,7 @@ class _Pull:
         run = rederive if request.rederive else run
         with engines_for(workspace, entry, partial(self._context.host.spark, reporter)) as engine:
             if request.force or request.rebuild:
-                from odf_engine.transform.rebuild import rebuild_slices
+                from odf_engine.derive.rebuild import rebuild_slices
 
                 rebuild_slices(workspace, entry, engine, reporter)
             if request.rebuild:

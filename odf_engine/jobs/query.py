@@ -13,16 +13,16 @@ import msgspec
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.config import parse_size
 from odf_engine.base.progress import Reporter, count_of
+from odf_engine.derive.verify.finding_kinds import ProofFinding
 from odf_engine.errors import InvalidIdentity, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
-from odf_engine.verify.finding_kinds import ProofFinding
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.query.execution import QueryAnswer, Tables, TimeTravelDefaults
+    from odf_engine.rows.execution import QueryAnswer, Tables, TimeTravelDefaults
     from odf_engine.spark import SparkSession
     from odf_engine.workspace.workspace import Workspace
 
@@ -41,7 +41,7 @@ class QueryResult(msgspec.Struct, frozen=True):
         sql: the query.
         pins: the blocks that it was answered from.
         columns: the columns of its rows.
-        proof: the query proof, see :mod:`odf_engine.query.query_proof`, or None if none was requested.
+        proof: the query proof, see :mod:`odf_engine.rows.query_proof`, or None if none was requested.
         seconds: duration of the job.
         path: the Parquet file of the rows, relative to the workspace's folder; evicted when newer results
             need the space. Empty with ``output``.
@@ -98,7 +98,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         return self.engine == "spark"
 
     def run(self, context: JobContext, reporter: Reporter) -> QueryResult:
-        from odf_engine.query.execution import Tables, parse_time_travel
+        from odf_engine.rows.execution import Tables, parse_time_travel
 
         began = time.monotonic()
         _check(self)
@@ -150,7 +150,7 @@ def _execute(
     request: Query, workspace: Workspace, tables: Tables, session: SparkSession | None, reporter: Reporter
 ) -> Iterator[QueryAnswer]:
     """Run the query with Spark, or with DataFusion without a session."""
-    from odf_engine.query.execution import execute_query, execute_with_datafusion
+    from odf_engine.rows.execution import execute_query, execute_with_datafusion
     from odf_engine.storage.scratch import job_scratch_folder
 
     if session is not None:
@@ -189,7 +189,7 @@ def _key(workspace: Workspace, name: str) -> str:
 
 def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, reporter: Reporter) -> _StoredRows:
     """Write the rows to the requested file, or to the cache."""
-    from odf_engine.views import query_results
+    from odf_engine.rows import query_results
 
     batches = _cancellable(answer.batches, reporter)
     if request.output is None:
@@ -204,7 +204,7 @@ def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, repor
 def _write_output(
     request: Query, path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], reporter: Reporter
 ) -> tuple[int, bool]:
-    from odf_engine.views import export, query_results
+    from odf_engine.rows import export, query_results
 
     limit = request.limit or query_results.NO_LIMIT
     export.check_path(path, replace=True)
@@ -231,8 +231,8 @@ def _create_proof(
     session: SparkSession,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    from odf_engine.query.query_proof import QueryProof
-    from odf_engine.verify.proof_check import this_engine
+    from odf_engine.derive.verify.proof_check import this_engine
+    from odf_engine.rows.query_proof import QueryProof
 
     proof = QueryProof(
         query=request.sql,
@@ -279,8 +279,8 @@ class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
     dataset: str = ""
 
     def run(self, context: JobContext, reporter: Reporter) -> CheckProofResult:
-        from odf_engine.query.query_proof import QueryProof
-        from odf_engine.verify.proof_check import MISSING, check_query_proof
+        from odf_engine.derive.verify.proof_check import MISSING, check_query_proof
+        from odf_engine.rows.query_proof import QueryProof
 
         began = time.monotonic()
         proof = QueryProof.from_bytes(self.proof.encode())

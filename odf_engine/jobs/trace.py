@@ -11,7 +11,7 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 
 if TYPE_CHECKING:
-    from odf_engine.provenance.model import TraceResult
+    from odf_engine.derive.provenance.model import TraceResult
 
 
 class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
@@ -37,13 +37,13 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
 
     @classmethod
     def result_type(cls) -> type[TraceResult]:
-        from odf_engine.provenance.model import TraceResult  # not loaded by the start of a client
+        from odf_engine.derive.provenance.model import TraceResult  # not loaded by the start of a client
 
         return TraceResult
 
     def run(self, context: JobContext, reporter: Reporter) -> TraceResult:
-        from odf_engine.provenance.model import TraceResult, truncate_trace
-        from odf_engine.provenance.trace import Tracer
+        from odf_engine.derive.provenance.model import TraceResult, truncate_trace
+        from odf_engine.derive.provenance.trace import Tracer
 
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)

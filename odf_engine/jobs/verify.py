@@ -12,10 +12,10 @@ from msgspec.structs import asdict
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
+from odf_engine.derive.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
+from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
-from odf_engine.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
-from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -31,7 +31,7 @@ class VerifyResult(JobResult, frozen=True):
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
         findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
-            :class:`odf_engine.verify.model.IntegrityReport`. ``intact`` is None where an older version
+            :class:`odf_engine.derive.verify.model.IntegrityReport`. ``intact`` is None where an older version
             stored none.
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
@@ -115,8 +115,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
 
     def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
         from odf_engine.chain.block_search import is_derivative
-        from odf_engine.verify.integrity import verify as verify_chain
-        from odf_engine.verify.report import dataset_origins
+        from odf_engine.derive.verify.integrity import verify as verify_chain
+        from odf_engine.derive.verify.report import dataset_origins
         from odf_engine.workspace.engine_versions import other_versions
 
         workspace = context.workspace
@@ -125,8 +125,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         with ExitStack() as stack:
             replay = None
             if not (self.integrity or self.recompute) and derivative:
-                from odf_engine.transform.engines.engine_router import engines_for
-                from odf_engine.verify.replay import Replay
+                from odf_engine.derive.verify.replay import Replay
+                from odf_engine.engines.engine_router import engines_for
 
                 start = partial(context.host.spark, reporter)
                 engine = stack.enter_context(engines_for(workspace, entry, start))
@@ -187,9 +187,9 @@ def _recompute(
     entry: DatasetEntry, report: IntegrityReport, context: JobContext, reporter: Reporter
 ) -> dict[str, Any]:
     """Compare a dataset with its query over the latest state; return the fields of the result that change."""
-    from odf_engine.transform.engines.engine_router import engines_for
-    from odf_engine.transform.plan import Diverged
-    from odf_engine.verify.recompute import recompute_dataset
+    from odf_engine.derive.plan import Diverged
+    from odf_engine.derive.verify.recompute import recompute_dataset
+    from odf_engine.engines.engine_router import engines_for
 
     workspace = context.workspace
     start = partial(context.host.spark, reporter)

@@ -13,12 +13,12 @@ from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arr
 from odf_engine.metadata.timestamp import Timestamp
 
 if TYPE_CHECKING:
-    from odf_engine.views.scan import Scan
+    from odf_engine.rows.scan import Scan
     from odf_engine.workspace.workspace import Workspace
 
 
 class PinnedBlock(msgspec.Struct, frozen=True):
-    """A dataset as of a block, as :class:`odf_engine.views.as_at.PinnedVersion` describes it."""
+    """A dataset as of a block, as :class:`odf_engine.rows.as_at.PinnedVersion` describes it."""
 
     dataset: str = ""
     name: str = ""
@@ -56,7 +56,7 @@ class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> StatisticsResult:
-        from odf_engine.views import statistics
+        from odf_engine.rows import statistics
 
         rows, name = open_rows(context.workspace, self.dataset, self.file)
         odf, dataset = context.workspace.odf, None if self.file else self.dataset
@@ -95,7 +95,7 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
     Attributes:
         dataset: id of the dataset.
         key: by default the primary key of the merge strategy, or the columns that the query groups by.
-        as_at: a system time or a block, see :func:`odf_engine.views.as_at.resolve_as_at`. Only the rows up
+        as_at: a system time or a block, see :func:`odf_engine.rows.as_at.resolve_as_at`. Only the rows up
             to it are used.
         as_of: an event time (RFC 3339). Only the events up to it are used.
     """
@@ -114,8 +114,8 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> ProjectionResult:
-        from odf_engine.views import projection
-        from odf_engine.views.as_at import at_version, resolve_as_at
+        from odf_engine.rows import projection
+        from odf_engine.rows.as_at import at_version, resolve_as_at
 
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)
@@ -149,7 +149,7 @@ def _parse_time(text: str) -> Timestamp:
 
 def open_rows(workspace: Workspace, dataset: str, file: str | None) -> tuple[Scan, str]:
     """Return the rows of a file or a dataset, and the alias of the dataset, or "" without one."""
-    from odf_engine.views.scan import Scan
+    from odf_engine.rows.scan import Scan
 
     if not dataset:
         if file is None:

@@ -1,6 +1,6 @@
 """The only package that imports PySpark: sessions, readers, query analysis, plan rewriting and Arrow results.
 
-It must not import `workspace`, `ingest`, `transform` or `query`.
+It must not import `workspace`, `ingest`, `derive` or `rows`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
 """Exchange of datasets with other repositories: comparing histories, pull and push.
 
-The package must not import `verify`, `provenance` or `coordinator`.
+The package must not import `derive` or `worker`.
 """

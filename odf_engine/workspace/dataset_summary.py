@@ -73,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         consumed: for each input, the last offset that was processed.
         last_blocks: for each input, the last block that was processed.
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced, but
-            not compacted. The dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
+            not compacted. The dataset must be rebuilt (see :mod:`odf_engine.derive.run`).
         compared: the heads of the inputs that ``diverged`` was determined with.
         branches: names of the branches.
         waiting: what its results wait for after its newest transaction, see :func:`find_waiting`.

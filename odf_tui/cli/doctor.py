@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from odf_engine.api import WORKSPACE_VARIABLE, Config
-from odf_engine.api.health import HealthCheck, check_installation, check_memory, failed_check
+from odf_engine.api.operations.health import HealthCheck, check_installation, check_memory, failed_check
 from odf_engine.api.text import printable
 from odf_engine.errors import NotFound, OdfError
 from odf_tui.cli.shared.options import define_command, options_of

@@ -13,7 +13,7 @@ from odf_tui.cli.shared.workspace import open_workspace
 
 ORDER = 460
 
-_ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
+_ENGINE_SERVER_MODULE = "odf_engine.engines.grpc_server"
 
 command = CommandGroup("engine", help=__doc__, example="odf engine serve --port 5544")
 

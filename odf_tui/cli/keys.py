@@ -23,7 +23,7 @@ from odf_engine.api import (
     verify_proof,
     verify_signature,
 )
-from odf_engine.api.key_files import MAX_PEM, parse_private_key, write_secret_file
+from odf_engine.api.operations.key_files import MAX_PEM, parse_private_key, write_secret_file
 from odf_engine.api.text import format_time, format_zoned_time, signed_range_text
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_tui.cli.shared.input import is_interactive, read_bytes

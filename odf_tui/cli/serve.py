@@ -23,7 +23,7 @@ import sys
 
 import click
 
-from odf_engine.api.server_process import SERVER_MODULE
+from odf_engine.api.operations.server_process import SERVER_MODULE
 from odf_tui.cli.shared.options import DATASET, define_command, options_of
 from odf_tui.cli.shared.output import select_fields
 from odf_tui.cli.shared.workspace import open_workspace

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from odf_engine.automation.alerts.webhook import hmac_signer, kamu_signature_headers, signature_headers
-from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.ownership_proof import verify_signature
+from odf_engine.worker.endpoint import WorkerEndpoint
 from tests.alerts.conftest import Odf
 from tests.alerts.receivers import HttpReceiver, Received
 from tests.waiting import wait_until

@@ -17,11 +17,11 @@ from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.automation.flows.store import FlowState, FlowStore
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.derive.verify.model import IntegrityFinding
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import VerifyResult
-from odf_engine.verify.model import IntegrityFinding
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import Failure, Job, JobState
 from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT

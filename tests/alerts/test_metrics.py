@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.jobs.pull import Pull
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import JobState
 from tests.alerts.conftest import Odf
 
 FLOW = "headers: {name: nightly}\nspec: {target: my.%, tasks: [{kind: Pull}]}\n"

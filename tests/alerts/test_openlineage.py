@@ -17,7 +17,7 @@ from openlineage.client.generated import base
 
 from odf_engine.automation.alerts.event_collector import job_event
 from odf_engine.automation.alerts.openlineage import run_event
-from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.worker.protocol import Failure, Job, JobState
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import Odf
 from tests.alerts.receivers import HttpReceiver

@@ -10,10 +10,10 @@ import pytest
 
 import odf_engine as odf
 from odf_engine.base.html_text import fields_html, table_html
-from odf_engine.coordinator.job_queue import failure_of
-from odf_engine.coordinator.protocol import Failure
+from odf_engine.derive.verify.model import IntegrityFinding
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound
-from odf_engine.verify.model import IntegrityFinding
+from odf_engine.worker.job_queue import failure_of
+from odf_engine.worker.protocol import Failure
 
 MANIFEST = "{kind: DatasetSnapshot, version: 1, content: {name: my.cases, kind: Root, metadata: []}}"
 

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import Request
-from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import OdfError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.pull import Pull
+from odf_engine.worker.client import Client
+from odf_engine.worker.process import Worker, daemonize
+from odf_engine.worker.protocol import Request
 
 _WORDS = "of a talkative program, which reports its next step in full, and the result of the step before it"
 

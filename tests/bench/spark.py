@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.run import transform
+from odf_engine.engines.spark_engine import SparkEngine
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
-from odf_engine.transform.engines.spark_engine import SparkEngine
-from odf_engine.transform.run import transform
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import make_empty

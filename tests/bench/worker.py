@@ -7,10 +7,10 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from odf_engine.coordinator.client import Client, run_jobs
-from odf_engine.coordinator.protocol import JobState, Request, WorkerStatus
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
+from odf_engine.worker.client import Client, run_jobs
+from odf_engine.worker.protocol import JobState, Request, WorkerStatus
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 

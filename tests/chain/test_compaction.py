@@ -20,11 +20,11 @@ from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, Re
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.parquet.slices import read_batches
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import BadData, Conflict, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SourceState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import collect_garbage
 from odf_engine.workspace.workspace import Workspace

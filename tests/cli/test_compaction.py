@@ -11,11 +11,11 @@ from unittest import mock
 
 import pytest
 
-from odf_engine.api.file_check import collect_files
+from odf_engine.api.operations.file_check import collect_files
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
-from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.worker.endpoint import WorkerEndpoint
+from odf_engine.worker.protocol import Job, JobState
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync.builders import add_slices, describe, make_derivative, make_root
@@ -86,7 +86,7 @@ def test_gc_keeps_inputs_of_active_jobs(folder: Path, target: str) -> None:
     job = Job(id="1", kind="pull", target="", dataset=dataset, state=JobState.running, created="2024-05-01")
     with (
         mock.patch.object(WorkerEndpoint, "worker_alive", lambda self: True),
-        mock.patch("odf_engine.api.file_check._open_jobs", lambda endpoint: [job]),
+        mock.patch("odf_engine.api.operations.file_check._open_jobs", lambda endpoint: [job]),
     ):
         report = collect_files(workspace, [entry], Reporter(), dry_run=False, now=True)
     assert report.left and not [finding for finding in report.findings if finding.repaired]

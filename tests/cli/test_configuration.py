@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.base import settings
-from odf_engine.coordinator import worker
+from odf_engine.worker import process as worker
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf, call_odf
 

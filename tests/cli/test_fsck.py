@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.job_log import JobLog
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import create_proof, store_proof
@@ -25,7 +25,7 @@ from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect_database
-from odf_engine.verify.integrity import verify
+from odf_engine.worker.job_log import JobLog
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace

@@ -6,14 +6,14 @@ import pytest
 
 from odf_engine.api.model import Relation, Remote
 from odf_engine.api.text import count_of, format_time, format_time_seconds
-from odf_engine.coordinator.protocol import Failure, Job, JobState, LogLine, Progress
+from odf_engine.derive.verify.model import IntegrityFinding
 from odf_engine.jobs.definition import UpdateResult, ValidateResult
 from odf_engine.jobs.pull import PullResult
 from odf_engine.jobs.push import PushResult
 from odf_engine.jobs.query import CheckProofResult
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify.model import IntegrityFinding
+from odf_engine.worker.protocol import Failure, Job, JobState, LogLine, Progress
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
 from odf_tui.cli import push
 from odf_tui.cli.shared import definition_update, pulls

@@ -10,7 +10,7 @@ from unittest import mock
 import click
 import msgspec
 
-from odf_engine.provenance.model import ProducingTransaction, RowSource, TracedInput, TraceStep
+from odf_engine.derive.provenance.model import ProducingTransaction, RowSource, TracedInput, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.provenance import print_trace
 from odf_tui.cli.shared.options import Options

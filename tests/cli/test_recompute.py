@@ -12,13 +12,13 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.parquet.slices import SliceProperties, write_slice
+from odf_engine.engines.contract import Engine, TransactionResult
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf
-from tests.transform.deriving import Deriving, earlier_rules
+from tests.derive.deriving import Deriving, earlier_rules
 
 OLD = spark_engine_version().replace("odf6", "odf3")
 MANIFEST = """

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from odf_engine.api.pull_plan import PullSelection, plan_pull
-from odf_engine.coordinator.client import Client, run_jobs
-from odf_engine.coordinator.job_log import read_journal
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.remotes import FoundDataset
 from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
+from odf_engine.worker.client import Client, run_jobs
+from odf_engine.worker.job_log import read_journal
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace

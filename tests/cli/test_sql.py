@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.views.query_results import ResultRows, sweep, write
+from odf_engine.rows.query_results import ResultRows, sweep, write
 from odf_tui.cli.shared.query_rows import write_table
 from tests.cli.conftest import Odf, Ran, _environment
 from tests.waiting import wait_until

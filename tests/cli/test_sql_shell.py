@@ -14,8 +14,8 @@ import pytest
 
 import odf_engine as odf
 from odf_engine.api.readers.query_history import load_history
-from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.query import Query
+from odf_engine.worker.protocol import Failure, Job, JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.sql_shell import SqlShell, split_statements
 from tests.cli.conftest import call_odf

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import Failure, JobState
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
@@ -132,7 +132,7 @@ def test_doctor_names_each_problem_with_a_remedy(
     make_root(workspace, slices=1)
     with monkeypatch.context() as patched:
         start = Timestamp.parse("2001-01-01T00:00:00Z")
-        patched.setattr("odf_engine.api.health.Timestamp.now", lambda: start)
+        patched.setattr("odf_engine.api.operations.health.Timestamp.now", lambda: start)
         assert "correct the clock" in failure(run(workspace, "doctor"), "clock")
     run(workspace, "config", "set", "spark.driverMemory", "900g")
     assert "spark.driverMemory" in failure(run(workspace, "doctor"), "memory")

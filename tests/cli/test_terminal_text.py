@@ -19,8 +19,6 @@ import pytest
 import yaml
 
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.identity.names import DatasetAlias
@@ -48,7 +46,9 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.query.query_proof import ProofColumn, ProofEngine, ProofTable, QueryProof, ResultSummary
+from odf_engine.rows.query_proof import ProofColumn, ProofEngine, ProofTable, QueryProof, ResultSummary
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import Failure, JobState
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

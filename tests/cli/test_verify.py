@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.worker.protocol import Job, JobState, Request
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.root import odf as odf_group
 

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.engines import engine_router
+from odf_engine.engines.contract import Operation, TransactionResult
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob
@@ -25,8 +27,6 @@ from odf_engine.jobs.base import JobContext
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.time_digits import TimeDigits
-from odf_engine.transform.engines import engine_router
-from odf_engine.transform.engines.contract import Operation, TransactionResult
 from tests.faults.workspace_model import Changed, Query, Row, merge
 
 _DAY: Final = 86_400_000

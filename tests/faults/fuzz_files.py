@@ -25,6 +25,13 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
 from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.digest import digest_file
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.engines.output_contract import EmittedRows
+from odf_engine.engines.stateful.checkpoint import (
+    CheckpointMetadata,
+    read_checkpoint,
+    write_checkpoint,
+)
 from odf_engine.errors import MalformedBlock, OdfError
 from odf_engine.ingest.merge.key_file import KEY, OFFSET, SECOND, KeyFile, KeySorter
 from odf_engine.ingest.prep_step import PreparedFile, prepare
@@ -41,18 +48,11 @@ from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata import model
 from odf_engine.metadata.flatbuffers import decode_block, encode_table
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.rows.scan import Scan
+from odf_engine.rows.statistics import statistics_from_footers
 from odf_engine.spark.csv_records import Dialect
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.text_files import JsonScan, detect_encoding, prepare_text_file
-from odf_engine.transform.engines.output_contract import EmittedRows
-from odf_engine.transform.engines.stateful.checkpoint import (
-    CheckpointMetadata,
-    read_checkpoint,
-    write_checkpoint,
-)
-from odf_engine.verify.integrity import verify
-from odf_engine.views.scan import Scan
-from odf_engine.views.statistics import statistics_from_footers
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions import user_keys

@@ -19,8 +19,6 @@ from typing import Final
 import msgspec
 
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator import protocol
-from odf_engine.coordinator.worker import Worker
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.pull import Pull
@@ -32,10 +30,12 @@ from odf_engine.net.ftp import FtpSession
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.sync.remotes.transports import open_remote, open_repository
 from odf_engine.sync.server.service import DatasetService
+from odf_engine.worker import protocol
+from odf_engine.worker.process import Worker
 from odf_engine.workspace.workspace import Workspace
-from tests.coordinator.programs import FakeSpark
 from tests.faults.fuzz_scene import Scene
 from tests.sync.in_process_server import Running
+from tests.worker.programs import FakeSpark
 
 _SECONDS: Final = 3.0
 _HASH: Final = Multihash.sha3_256(b"x")

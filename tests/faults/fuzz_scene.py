@@ -11,12 +11,12 @@ from typing import Any
 from odf_engine.api.readers import query_history
 from odf_engine.api.samples import MANIFESTS
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace

@@ -16,11 +16,10 @@ from odf_engine.api.text import printable
 from odf_engine.base import settings
 from odf_engine.base.config import Config
 from odf_engine.base.terminal_text import escape_controls, escape_json
-from odf_engine.coordinator import protocol
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.ddl import parse_ddl, to_ddl
+from odf_engine.engines import grpc_messages as engine
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId, generate_key
 from odf_engine.identity.multiformats import Multihash, multibase_decode, varint_decode
@@ -56,13 +55,14 @@ from odf_engine.net.urls import (
     supports_login,
     without_login,
 )
-from odf_engine.query import query_proof
-from odf_engine.query.query_proof import QueryProof
+from odf_engine.rows import query_proof
+from odf_engine.rows.query_proof import QueryProof
 from odf_engine.sql.query_lineage import trace_columns
 from odf_engine.sql.repeatability import find_nonrepeatable
 from odf_engine.sync.smart import messages as smart
 from odf_engine.sync.smart.smart_remote import parse_transfer_url
-from odf_engine.transform.engines import grpc_messages as engine
+from odf_engine.worker import protocol
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.datasets.dataset_filter import parse_filter
 from odf_tui.text.job_text import printable_lines

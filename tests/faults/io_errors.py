@@ -22,8 +22,7 @@ from unittest import mock
 
 import odf_tui.main
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.job_queue import failure_of
-from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.pull import Pull
@@ -31,7 +30,8 @@ from odf_engine.jobs.push import Push
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
-from odf_engine.verify.integrity import verify
+from odf_engine.worker.job_queue import failure_of
+from odf_engine.worker.protocol import Job, JobState, Request
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.faults.failing import run_command

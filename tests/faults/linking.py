@@ -22,15 +22,15 @@ from unittest import mock
 from odf_engine.api.readers import query_history
 from odf_engine.base.files import open_file
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator import worker
-from odf_engine.coordinator.client import WorkerLauncher
-from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.download import PartialDownload
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.transports import open_remote
+from odf_engine.worker import process as worker
+from odf_engine.worker.client import WorkerLauncher
+from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.start import _open_workspace
@@ -123,7 +123,7 @@ def _work(folder: Path, there: Path) -> None:
         WorkerLauncher(WorkerEndpoint(folder), 1, [sys.executable, "-c", "print('said')"])._spawn().wait()
     with (
         suppress(OSError),
-        mock.patch("odf_engine.coordinator.endpoint._bind", _long_path),
+        mock.patch("odf_engine.worker.endpoint._bind", _long_path),
         WorkerEndpoint(folder).locked(),
         WorkerEndpoint(folder).listen(),
     ):

@@ -25,11 +25,11 @@ from unittest import mock
 import textual._wait
 
 from odf_engine.api.workspace import Workspace as OpenWorkspace
-from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import DatasetKind
+from odf_engine.worker.job_log import JobLog
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import start
 from odf_tui.app import Workstation

@@ -28,6 +28,9 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import SliceProperties, read_batches, write_slice
+from odf_engine.derive.run import reset_dataset, transform
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.engines.contract import TransactionResult
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import generate_key
 from odf_engine.identity.multiformats import Multihash
@@ -50,9 +53,6 @@ from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.sync.remotes.transports import open_remote
-from odf_engine.transform.engines.contract import TransactionResult
-from odf_engine.transform.run import reset_dataset, transform
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_folders import DatasetFolders
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace

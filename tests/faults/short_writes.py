@@ -20,6 +20,7 @@ from unittest import mock
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
@@ -27,7 +28,6 @@ from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.sync.remotes.transports import open_remote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders

@@ -16,6 +16,7 @@ import pytest
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.digest import physical_hash
 from odf_engine.data.parquet.slices import slice_schema
+from odf_engine.engines.stateful import checkpoint
 from odf_engine.errors import BadData
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -28,7 +29,6 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform.engines.stateful import checkpoint
 from odf_engine.workspace.workspace import Workspace
 from tests.data import crafted_parquet as crafted
 from tests.faults.jail import run_jailed
@@ -120,7 +120,7 @@ _READ = """
 import resource, sys
 from pathlib import Path
 from odf_engine.errors import BadData
-from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata, read_checkpoint
+from odf_engine.engines.stateful.checkpoint import read_checkpoint_metadata, read_checkpoint
 for path in map(Path, sys.argv[1:]):
     for read in (read_checkpoint_metadata, lambda path: read_checkpoint(path, Path(f"{path}-unpacked"))):
         try:

@@ -15,8 +15,8 @@ _STATISTICS = """
 import sys
 from pathlib import Path
 from odf_engine.errors import BadData
-from odf_engine.views.statistics import statistics_from_footers
-from odf_engine.views.scan import Scan
+from odf_engine.rows.statistics import statistics_from_footers
+from odf_engine.rows.scan import Scan
 try:
     found = statistics_from_footers(Scan.of_file(Path(sys.argv[1])))
 except BadData as error:

@@ -34,6 +34,10 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.derive.plan import Diverged
+from odf_engine.derive.run import reset_dataset
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.replay import Replay
 from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -53,10 +57,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login
-from odf_engine.transform.plan import Diverged
-from odf_engine.transform.run import reset_dataset
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.replay import Replay
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.trust import Trust

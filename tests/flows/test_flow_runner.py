@@ -402,7 +402,7 @@ def test_worker_service_is_installed_and_uninstalled(folder: Path) -> None:
     ran = call_odf("worker", "install", cwd=folder)
     assert ran.code == 0 and "systemctl --user enable --now odf-worker-ws-" in ran.out
     (unit,) = (folder.parent / "config" / "systemd" / "user").iterdir()
-    assert f'"odf_engine.coordinator.worker" "{folder}" "--foreground" --spark-later' in unit.read_text()
+    assert f'"odf_engine.worker.process" "{folder}" "--foreground" --spark-later' in unit.read_text()
     assert call_odf("worker", "uninstall", cwd=folder).code == 0
     assert call_odf("worker", "uninstall", cwd=folder).code == 1 and not unit.exists()
 

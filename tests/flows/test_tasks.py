@@ -13,9 +13,9 @@ from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.tasks import AnyTask, JobTask, Requests
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
-from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs import JOB_KINDS
+from odf_engine.worker.protocol import Request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.remotes import Remotes

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.references import create_branch, promote_branch
+from odf_engine.derive.run import transform
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.engines.spark_engine import SparkEngine
 from odf_engine.errors import CheckFailed
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.transform.engines.spark_engine import SparkEngine
-from odf_engine.transform.run import transform
-from odf_engine.verify.integrity import verify
 from tests.ingest.pulling import Pulled
 from tests.ingest.test_checks import DERIVED, SOURCE, add, rows
 

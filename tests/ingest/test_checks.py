@@ -15,12 +15,12 @@ from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
 from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
+from odf_engine.derive.query_migration import migrate_query
+from odf_engine.derive.run import transform
+from odf_engine.engines.spark_engine import SparkEngine
 from odf_engine.errors import BadData, CheckFailed, InvalidManifest, InvalidQuery, NotTrusted
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform.engines.spark_engine import SparkEngine
-from odf_engine.transform.query_migration import migrate_query
-from odf_engine.transform.run import transform
 from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.documents.store import Documents
 from tests.ingest.pulling import Pulled

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import Conflict, InvalidSchema
 from odf_engine.ingest.polling_source import pull
 from odf_engine.ingest.push_source import push
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.verify.integrity import verify
-from odf_engine.views.row_window import RowWindowReader
+from odf_engine.rows.row_window import RowWindowReader
 from odf_engine.workspace.definitions.definition import PlannedUpdate, current_definition
 from tests.ingest.pulling import MANIFEST, Pulled
 from tests.ingest.test_real_world_files import assert_state_is

@@ -6,10 +6,10 @@ import pytest
 
 from odf_engine.base.config import Config, SlicesConfig
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.provenance.root_origins import root_origin
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.metadata.model import AddData
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.provenance.root_origins import root_origin
-from odf_engine.verify.integrity import verify
 from tests.ingest.pulling import Pulled
 
 pytestmark = pytest.mark.spark

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from odf_engine.base.config import MetadataConfig
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -30,7 +31,6 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.remotes.transports import open_remote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled

@@ -23,6 +23,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import save, set_value
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
     BadData,
     InvalidSchema,
@@ -48,7 +49,6 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled

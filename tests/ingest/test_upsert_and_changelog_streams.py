@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.data.changelog import Op
+from odf_engine.derive.provenance.root_origins import root_origin
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, InvalidSchema
 from odf_engine.ingest.push_source import PushOptions, push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.provenance.root_origins import root_origin
-from odf_engine.verify.integrity import verify
-from odf_engine.views.projection import primary_key
+from odf_engine.rows.projection import primary_key
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder

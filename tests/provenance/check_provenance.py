@@ -18,8 +18,8 @@ from pathlib import Path
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.workspace.workspace import Workspace
+from tests.derive.deriving import Deriving
 from tests.provenance.shapes import SHAPES, Shapes
-from tests.transform.deriving import Deriving
 
 
 def main() -> int:

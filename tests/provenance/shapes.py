@@ -1,7 +1,7 @@
 """Shapes of queries over random rows, and whether what is said of where their rows come from is so.
 
 Of each row that is looked at, the transaction is run again with the rows of the answer alone, which has to
-make it again, and without them, which must not (:mod:`odf_engine.provenance.trace_check`).
+make it again, and without them, which must not (:mod:`odf_engine.derive.provenance.trace_check`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from odf_engine.base.progress import Reporter
-from odf_engine.provenance.step import trace_back
-from odf_engine.provenance.trace_check import check_trace
+from odf_engine.derive.provenance.step import trace_back
+from odf_engine.derive.provenance.trace_check import check_trace
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
 _INPUTS: Final = ("l", "r", "snap")

@@ -10,14 +10,14 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
-from odf_engine.provenance.step import TransactionTrace
-from odf_engine.provenance.trace import Tracer
-from odf_engine.provenance.trace_check import check_trace
+from odf_engine.derive.provenance.step import TransactionTrace
+from odf_engine.derive.provenance.trace import Tracer
+from odf_engine.derive.provenance.trace_check import check_trace
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 R, CF, CT = 1, 2, 3
 MAP = "SELECT event_time, upper(city) AS town, x * 10 AS y, 7 AS seven FROM input WHERE x <> 2"
@@ -177,7 +177,7 @@ def test_trace_of_third_party_query_requests_a_sandbox(
     def no_walls(*_: object, **__: object) -> None:
         shut_in.append("asked")
 
-    monkeypatch.setattr("odf_engine.transform.engines.sandbox.find_program", no_walls)
+    monkeypatch.setattr("odf_engine.engines.sandbox.find_program", no_walls)
     tracer = Tracing(copied, runtime).tracer
     step = tracer.trace(made, [(3, 3)], depth=1)
     assert (step.exact, [feed.runs for feed in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])

@@ -9,8 +9,8 @@ import pytest
 
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
+from tests.derive.deriving import Deriving
 from tests.provenance.shapes import SHAPES, Shapes
-from tests.transform.deriving import Deriving
 
 SOME = [shape for shape in SHAPES if shape.name in ("map", "changes")]
 

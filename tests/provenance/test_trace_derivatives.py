@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.base.progress import Reporter
-from odf_engine.provenance.model import OffsetRange
-from odf_engine.provenance.offset_set import OffsetSet
-from odf_engine.provenance.step import TransactionTrace, trace_back
+from odf_engine.derive.provenance.model import OffsetRange
+from odf_engine.derive.provenance.offset_set import OffsetSet
+from odf_engine.derive.provenance.step import TransactionTrace, trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
 

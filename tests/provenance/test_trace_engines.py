@@ -10,18 +10,18 @@ import grpc
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.plan import plan_transaction
+from odf_engine.derive.run import make_request
+from odf_engine.engines.contract import InputRows, RowProvenance
+from odf_engine.engines.grpc_client import GrpcEngine
+from odf_engine.engines.grpc_messages import OWN_SERVICE, PROVENANCE, encode, encode_fields
+from odf_engine.engines.grpc_server import EngineServer
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, OffsetInterval, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.contract import InputRows, RowProvenance
-from odf_engine.transform.engines.grpc_client import GrpcEngine
-from odf_engine.transform.engines.grpc_messages import OWN_SERVICE, PROVENANCE, encode, encode_fields
-from odf_engine.transform.engines.grpc_server import EngineServer
-from odf_engine.transform.plan import plan_transaction
-from odf_engine.transform.run import make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 pytestmark = pytest.mark.net
 

@@ -9,6 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.provenance.model import (
+    MAX_TRACE_RANGES,
+    RowSource,
+    TracedInput,
+    TraceStep,
+    merge_nearest_ranges,
+    truncate_trace,
+)
+from odf_engine.derive.provenance.trace import Tracer
 from odf_engine.errors import UsageError
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -34,18 +43,9 @@ from odf_engine.metadata.model import (
     SqlQueryStep,
     Url,
 )
-from odf_engine.provenance.model import (
-    MAX_TRACE_RANGES,
-    RowSource,
-    TracedInput,
-    TraceStep,
-    merge_nearest_ranges,
-    truncate_trace,
-)
-from odf_engine.provenance.trace import Tracer
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 R, CF, CT = 1, 2, 3
 ETAG, CHANGED = "odf/etag", "odf/last-modified"

@@ -26,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.base.progress import Reporter
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.parquet.slices import read_batches
+from odf_engine.derive.run import transform
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.replay import Replay
+from odf_engine.engines.spark_engine import SparkEngine
 from odf_engine.errors import OdfError
 from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.transform.engines.spark_engine import SparkEngine
-from odf_engine.transform.run import transform
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import COLUMNS, make_csv

@@ -15,6 +15,7 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.chain import compaction
 from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import BadData
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.sync import compaction_records
@@ -22,7 +23,6 @@ from odf_engine.sync.history import HistoriesDiverged
 from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.remotes.transports import open_remote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_slices, copy_into, describe, make_root

@@ -13,6 +13,7 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import linked_objects
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import BadData
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -22,7 +23,6 @@ from odf_engine.storage.object_store import LocalObjectStore
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.remotes.transports import open_remote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace

@@ -16,13 +16,13 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sync.pull import pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf

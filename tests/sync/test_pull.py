@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -37,7 +38,6 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sync.history import HistoriesDiverged, Relation
 from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import current_definition
 from odf_engine.workspace.trust import Trust

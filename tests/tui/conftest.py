@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from odf_engine.api.model import DatasetRow
-from odf_engine.coordinator.protocol import WorkerStatus
+from odf_engine.worker.protocol import WorkerStatus
 from odf_tui.actions.model import Situation
 from odf_tui.app import Workstation
 from odf_tui.features.sql.sql_editor import SqlPanel

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import OdfError
+from odf_engine.worker.protocol import Job, JobState, Request
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.services.jobs_client import LeftRunning

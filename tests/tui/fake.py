@@ -25,7 +25,10 @@ from odf_engine.api.model import (
 from odf_engine.api.text import Section
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.config import UiConfig
-from odf_engine.coordinator.protocol import (
+from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
+from odf_engine.worker.protocol import (
     Committed,
     Event,
     Failure,
@@ -38,9 +41,6 @@ from odf_engine.coordinator.protocol import (
     Request,
     WorkerStatus,
 )
-from odf_engine.errors import InvalidManifest, NotFound, OdfError
-from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.verify import Verify
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.text.row_text import TableWindow
 from tests.tui.fake_blocks import FakeBlocks

@@ -19,7 +19,7 @@ from odf_engine.api.model import (
 )
 from odf_engine.chain.references import Branch
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.views.as_at import PinnedVersion
+from odf_engine.rows.as_at import PinnedVersion
 
 KINDS = ("Seed", "SetPollingSource", "SetInfo", "SetDataSchema")
 WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}

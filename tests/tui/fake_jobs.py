@@ -13,9 +13,9 @@ from odf_engine.api.readers.job_log import (
     log_search_text,
     merge_log_entries,
 )
-from odf_engine.coordinator.protocol import Job, JournalEvent, Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
+from odf_engine.worker.protocol import Job, JournalEvent, Request
 
 
 class FakeLogs:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_engine.api.model import FileTimeRange
 from odf_engine.api.readers.row_reader import TableDescription
 from odf_engine.api.readers.row_window import RowWindow
-from odf_engine.views.statistics import ColumnStatistics, FrequentValue, Statistics
+from odf_engine.rows.statistics import ColumnStatistics, FrequentValue, Statistics
 from odf_engine.workspace.definitions.column_lineage import ColumnGraph
 
 HOURS = [3, 12, 41, 80, 96, 70, 55, 40, 31, 22, 14, 9, 8, 6, 4, 2, 1, 1, 0, 1]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from odf_engine.jobs.trace import Trace
-from odf_engine.provenance.model import (
+from odf_engine.derive.provenance.model import (
     OffsetRange,
     ProducingTransaction,
     RowSource,
@@ -11,6 +10,7 @@ from odf_engine.provenance.model import (
     TraceStep,
     row_count,
 )
+from odf_engine.jobs.trace import Trace
 
 DAYS = "did:odf:air-by-day"
 AIR = "did:odf:port-haven.air-readings"

@@ -13,7 +13,7 @@ import pytest
 from textual.widgets import Input
 
 from odf_engine.api.model import Target
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.worker.protocol import Job, JobState
 from odf_tui.actions import bindings, table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP

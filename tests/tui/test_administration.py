@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odf_engine.api.server_process import ServerProcess
+from odf_engine.api.operations.server_process import ServerProcess
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base import settings
 from odf_engine.errors import OdfError

@@ -15,7 +15,7 @@ from rich.style import Style
 from textual.color import Color
 
 import odf_tui
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.worker.protocol import JobState
 from odf_tui.state.model import Health
 from odf_tui.theming import ascii_fallback, terminal
 

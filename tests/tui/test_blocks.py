@@ -27,7 +27,7 @@ from odf_engine.api.model import (
     Revision,
     Target,
 )
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.worker.protocol import JobState
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog

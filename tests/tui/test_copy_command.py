@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.push import Push
 from odf_engine.jobs.query import Query
@@ -15,6 +14,7 @@ from odf_engine.jobs.remotes import Compare
 from odf_engine.jobs.trace import Trace
 from odf_engine.jobs.verify import Verify
 from odf_engine.jobs.views import BuildProjection
+from odf_engine.worker.protocol import Job, JobState, Request
 from odf_tui.actions.model import Situation
 from odf_tui.features.copy_command import CopyCommandController
 from odf_tui.panes.data.view import DataPane

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from odf_engine.api.model import Remote
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
+from odf_engine.worker.protocol import JobState
 from odf_tui.features.dataset_actions import DatasetActionsController
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
-from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import Conflict
 from odf_engine.jobs.pull import Pull
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.waiting import AwaitedInput, Waiting
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation

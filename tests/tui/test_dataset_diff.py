@@ -14,9 +14,9 @@ import pytest
 from odf_engine.errors import Cancelled
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export, ExportResult
-from odf_engine.views.as_at import PinnedVersion
-from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
-from odf_engine.views.query_results import ResultRows
+from odf_engine.rows.as_at import PinnedVersion
+from odf_engine.rows.diff import ColumnChange, DiffColumn, Difference
+from odf_engine.rows.query_results import ResultRows
 from odf_engine.workspace.definitions.definition import PlannedChange
 from odf_tui.features.dataset_diff import (
     DatasetDiffController,

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from odf_engine.api.model import DatasetDetail, DatasetRow
-from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
 from odf_engine.errors import OdfError
+from odf_engine.worker.protocol import Job, JobProgress, JobState, Progress
 from odf_tui.panes.datasets.controller import DatasetsController
 from odf_tui.panes.datasets.dataset_filter import filter_graph, matches_filter, parse_filter, toggle_term
 from odf_tui.panes.datasets.dataset_graph import DatasetTable, GraphDrawing, GraphModel

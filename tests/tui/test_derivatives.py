@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from odf_engine.api.model import BlockDocument, DatasetRow, ShownTransaction, Target, TransactionInput
 from odf_engine.api.text import QueryText
 from odf_engine.api.workspace import Workspace as OpenWorkspace
-from odf_engine.coordinator.protocol import Failure, JobState, Progress
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.worker.protocol import Failure, JobState, Progress
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.blocks.block_dialogs import BlockDialog, transaction_lines

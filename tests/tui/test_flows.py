@@ -13,8 +13,8 @@ from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
-from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.jobs.check import Check, CheckResult
+from odf_engine.worker.protocol import Job, JobState
 from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen

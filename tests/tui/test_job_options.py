@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from odf_engine.api.model import Remote
 from odf_engine.base.settings import load_workspace
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.derive.verify.finding_kinds import ProofFinding
 from odf_engine.jobs.compact import Compact
 from odf_engine.jobs.ingest import Ingest
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.query import CheckProof, CheckProofResult, Query, QueryResult
 from odf_engine.jobs.verify import Verify
-from odf_engine.verify.finding_kinds import ProofFinding
+from odf_engine.worker.protocol import JobState
 from odf_tui.features.job_options import JobOptionsController
 from odf_tui.features.proofs import ProofsController
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation

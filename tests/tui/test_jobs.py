@@ -17,8 +17,10 @@ from msgspec.structs import replace
 
 from odf_engine.api.model import LogPage, Target, WrittenBlock
 from odf_engine.api.readers.job_log import merge_log_entries
-from odf_engine.coordinator.job_log import INTERRUPTED
-from odf_engine.coordinator.protocol import (
+from odf_engine.jobs.pull import Pull
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.job_log import INTERRUPTED
+from odf_engine.worker.protocol import (
     Event,
     Job,
     JobProgress,
@@ -29,8 +31,6 @@ from odf_engine.coordinator.protocol import (
     Samples,
     WorkerStatus,
 )
-from odf_engine.jobs.pull import Pull
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.panes.jobs.controller import LOGS, JobsController

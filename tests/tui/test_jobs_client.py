@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobProgress, JobState
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.definition import Validate
+from odf_engine.worker.protocol import Failure, JobProgress, JobState
 from odf_tui.services.jobs_client import JobsClient, LeftRunning
 from odf_tui.state.app_state import AppState
 from odf_tui.widgets.dialogs import JobProgressDialog

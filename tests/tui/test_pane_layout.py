@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.worker.protocol import JobState
 from odf_tui.panes.pane_layout import SAVE_SECONDS, PaneGrid, PaneLayout, resize_pane
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout

@@ -10,7 +10,7 @@ import pytest
 
 from odf_engine.errors import BadData
 from odf_engine.jobs.preview import Preview, PreviewResult
-from odf_engine.views.query_results import ResultRows
+from odf_engine.rows.query_results import ResultRows
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.preview import PreviewController, PreviewScreen

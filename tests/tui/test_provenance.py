@@ -19,9 +19,9 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.api.model import Target
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
+from odf_engine.derive.provenance.model import TraceStep
 from odf_engine.jobs.trace import Trace
-from odf_engine.provenance.model import TraceStep
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_tui.features.provenance.controller import ProvenanceController
 from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_tree import InputGroup, TraceSession

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.errors import Cancelled, InvalidQuery, OdfError
 from odf_engine.jobs.definition import Update, Validate, ValidateResult
+from odf_engine.worker.protocol import Failure, JobState
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import JobState, LogLine, Progress
+from odf_engine.worker.protocol import JobState, LogLine, Progress
 from odf_tui.actions import table
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource

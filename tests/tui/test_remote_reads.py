@@ -9,9 +9,9 @@ import pytest
 
 from odf_engine.api.model import DatasetRow, NamedUrl, Remote
 from odf_engine.api.workspace import Workspace as OpenWorkspace
-from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import AlreadyExists, NotFound, OdfError
 from odf_engine.jobs.remotes import Compare, Search
+from odf_engine.worker.protocol import Job, JobState
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace

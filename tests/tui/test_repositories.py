@@ -13,10 +13,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from odf_engine.api.model import DatasetRow, NamedUrl, Remote
-from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.remotes import Search, SearchResult
+from odf_engine.worker.protocol import Failure, Job, JobState
 from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
     ListedDataset,

@@ -18,9 +18,9 @@ from odf_engine.errors import NotFound
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.views.projection import build_projection
-from odf_engine.views.scan import Scan
-from odf_engine.views.statistics import compute_statistics
+from odf_engine.rows.projection import build_projection
+from odf_engine.rows.scan import Scan
+from odf_engine.rows.statistics import compute_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.text.row_text import TableWindow

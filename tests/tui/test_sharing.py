@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from odf_engine.api.model import DatasetRow, Relation, Remote
-from odf_engine.coordinator.protocol import (
+from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push, PushResult
+from odf_engine.jobs.remotes import Compare, CompareResult, RemoteProblem, RemoteRelation
+from odf_engine.net.urls import short_url
+from odf_engine.worker.protocol import (
     Failure,
     Job,
     JobProgress,
@@ -21,11 +26,6 @@ from odf_engine.coordinator.protocol import (
     Sample,
     Samples,
 )
-from odf_engine.errors import OdfError
-from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.push import Push, PushResult
-from odf_engine.jobs.remotes import Compare, CompareResult, RemoteProblem, RemoteRelation
-from odf_engine.net.urls import short_url
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.dataset_actions import DatasetActionsController

@@ -19,9 +19,9 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
 from odf_engine.errors import OdfError
 from odf_engine.jobs.query import Query
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_tui.actions.model import Situation
 from odf_tui.features.sql.controller import SqlController
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel

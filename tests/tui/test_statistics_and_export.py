@@ -14,11 +14,11 @@ from msgspec import structs
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
 from odf_engine.errors import OdfError
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
-from odf_engine.views.statistics import ColumnStatistics, FrequentValue
+from odf_engine.rows.statistics import ColumnStatistics, FrequentValue
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_tui.features.export import ExportController, ExportDialog, ExportOptions
 from odf_tui.features.statistics import (
     StatisticsController,

@@ -12,7 +12,7 @@ from textual import events
 from textual.color import Color
 
 from odf_engine.base.config import UiConfig
-from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
+from odf_engine.worker.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import PANES, Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from odf_engine.api import text as api_text
-from odf_engine.coordinator.protocol import Event, JobProgress, JobState, Request
 from odf_engine.jobs.base import JobRequest
+from odf_engine.worker.protocol import Event, JobProgress, JobState, Request
 from odf_tui.features.sql.sql_editor import state_spans
 from odf_tui.panes.blocks.controller import parse_findings
 from odf_tui.panes.datasets.dataset_filter import filter_graph

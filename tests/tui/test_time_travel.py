@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from odf_engine.api.readers.row_window import RowPrefix
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
 from odf_engine.jobs.export import Export
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.controller import TimeTravelController
 from tests.tui.conftest import Driven, driven

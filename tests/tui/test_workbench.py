@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobProgress, JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
+from odf_engine.worker.protocol import Failure, JobProgress, JobState
 from odf_tui.app import Workstation
 from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.panes.blocks.view import PAGE

@@ -13,9 +13,9 @@ import pytest
 
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.job_reader import JobReader
-from odf_engine.coordinator.client import Client, WorkerLost
-from odf_engine.coordinator.job_log import read_journal
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.worker.client import Client, WorkerLost
+from odf_engine.worker.job_log import read_journal
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from tests.tui.conftest import Driven
@@ -23,7 +23,7 @@ from tests.tui.fake import FakeSource, dataset
 
 pytestmark = pytest.mark.app
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "coordinator" / "programs.py"
+PROGRAMS = Path(__file__).resolve().parents[1] / "worker" / "programs.py"
 
 # The name of a dataset selects what its job does, see programs.py.
 SLOW, FOREVER, BAD = (dataset(name, id=name) for name in ("count:300/slow", "wait:0/forever", "bad:1/broken"))

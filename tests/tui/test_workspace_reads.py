@@ -10,7 +10,6 @@ import pytest
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.client import Client
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
@@ -21,6 +20,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.client import Client
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation

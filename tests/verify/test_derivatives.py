@@ -18,20 +18,20 @@ from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.digest import digest_file
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.model import IntegrityReport
+from odf_engine.derive.verify.replay import Replay
+from odf_engine.derive.verify.report import dataset_origins
+from odf_engine.engines.engine_router import EngineRouter
 from odf_engine.errors import Cancelled
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import DataSlice, MetadataBlock, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.engine_router import EngineRouter
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.model import IntegrityReport
-from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import dataset_origins
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 ROWS = "SELECT event_time, city, x * 10 AS y FROM input"
 WINDOWS = """SELECT window.start AS event_time, city, count(*) AS n, sum(x) AS s FROM input
@@ -369,7 +369,7 @@ def test_an_invalid_changelog_is_not_reported_as_damage(tmp_path: Path, runtime:
     for operation, kinds in expected.items():
         entry = deriving.derivative(query.format(operation), name=f"op{operation}")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("odf_engine.transform.run.check_changelog", lambda *_: None)
+            patch.setattr("odf_engine.derive.run.check_changelog", lambda *_: None)
             deriving.run(entry)
         replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
         report = verify(entry.dataset, Reporter(), replay=replay)

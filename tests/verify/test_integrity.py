@@ -15,6 +15,8 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.model import IntegrityReport
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -31,8 +33,6 @@ from odf_engine.metadata.model import (
     TransformInput,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.model import IntegrityReport
 
 
 def check(builder: Any, first: int | None = None, last: int | None = None) -> IntegrityReport:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.model import IntegrityReport
 from odf_engine.errors import NotFound
 from odf_engine.identity.did import KeyStore
 from odf_engine.identity.multiformats import Multihash
@@ -15,8 +17,6 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.identity.ownership_proof import OwnershipProof, create_proof, store_proof
 from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.model import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 from odf_engine.workspace.workspace import Workspace

@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from odf_engine.chain.state import ChainState
+from odf_engine.derive.verify import integrity
+from odf_engine.derive.verify.integrity import Done, run_in_order, verify
+from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, IntegrityReport
+from odf_engine.derive.verify.replay import Replay
+from odf_engine.derive.verify.report import ReplayResult
 from odf_engine.errors import Cancelled
 from odf_engine.metadata.model import ExecuteTransform, SetTransform, Sql, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify import integrity
-from odf_engine.verify.integrity import Done, run_in_order, verify
-from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport
-from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import ReplayResult
 from tests.ingest.recorder import Recorder
 from tests.verify.conftest import Builder
 

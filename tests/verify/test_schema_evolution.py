@@ -18,12 +18,12 @@ from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DatasetKind, DataSlice, Seed, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.verify.integrity import verify
-from odf_engine.views.row_window import RowWindowReader
+from odf_engine.rows.row_window import RowWindowReader
 
 NOW = Timestamp.parse("2024-05-01T00:00:00Z")
 TYPES: list[tuple[pa.DataType, list[Any]]] = [

@@ -21,6 +21,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.references import create_branch, delete_branch, list_branches, promote_branch
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -36,9 +37,8 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
 from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
+from odf_engine.rows.scan import Scan
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.verify.integrity import verify
-from odf_engine.views.scan import Scan
 from odf_engine.workspace.definitions.definition import record_origin
 from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.run import reset_dataset, settings_events
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import Conflict, NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetInfo, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.transform.run import reset_dataset, settings_events
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 

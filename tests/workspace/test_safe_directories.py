@@ -13,10 +13,10 @@ from unittest import mock
 
 import pytest
 
-from odf_engine.coordinator import worker
-from odf_engine.coordinator.client import Client
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.worker import process as worker
+from odf_engine.worker.client import Client
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_root

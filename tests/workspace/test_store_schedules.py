@@ -12,13 +12,13 @@ from unittest import mock
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror import dataset_store
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_slices, make_root

@@ -35,7 +35,6 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import Branch, list_branches
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.checks.reports import read_report
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -44,7 +43,8 @@ from odf_engine.metadata import model
 from odf_engine.metadata.block_layout import parse_block_layout
 from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
-from odf_engine.views.as_at import resolve_as_at
+from odf_engine.rows.as_at import resolve_as_at
+from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -54,7 +54,7 @@ from odf_engine.workspace.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.views.as_at import PinnedVersion
+    from odf_engine.rows.as_at import PinnedVersion
 
 _PAGE: Final = 50
 _MAX_SEARCHED: Final = 2000
@@ -423,7 +423,7 @@ def read_transaction(
 def _find_reason(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
     """Return why there is a transaction without new input.
 
-    See ``odf_engine.transform.query_migration``.
+    See ``odf_engine.derive.query_migration``.
     """
     if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
         return ""

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from odf_engine.api.model import DatasetDetail, DatasetRow, NamedUrl, Remote
 from odf_engine.api.readers.dataset_detail import read_dataset_detail
 from odf_engine.chain.block_search import block_numbers
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, find_waiting, is_behind
 from odf_engine.workspace.remotes import (

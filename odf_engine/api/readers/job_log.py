@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JournalEvent, LogLine
+from odf_engine.worker.protocol import Committed, Job, JobChanged, JournalEvent, LogLine
 
 Entry = LogLine | Committed
 """A line of a job's log; a committed block is one, too."""

@@ -15,15 +15,15 @@ from odf_engine.api.readers.job_log import (
     log_search_text,
     merge_log_entries,
 )
-from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.job_log import JobLogReader, read_journal
-from odf_engine.coordinator.protocol import Job, JobState, JournalEvent, Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.worker.endpoint import WorkerEndpoint
+from odf_engine.worker.job_log import JobLogReader, read_journal
+from odf_engine.worker.protocol import Job, JobState, JournalEvent, Request
 
 if TYPE_CHECKING:
-    from odf_engine.coordinator.client import Client
-    from odf_engine.coordinator.worker_service import WorkerService
+    from odf_engine.worker.client import Client
+    from odf_engine.worker.service import WorkerService
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
@@ -136,7 +136,7 @@ class JobReader(WorkspaceEntries):
 
     def worker_service(self) -> WorkerService:
         """Return the service of the user's session that runs the worker."""
-        from odf_engine.coordinator.worker_service import find_service  # deferred: only this needs it
+        from odf_engine.worker.service import find_service  # deferred: only this needs it
 
         return find_service(self._workspace.folder)
 
@@ -147,7 +147,7 @@ class JobReader(WorkspaceEntries):
             start: start it if it does not run.
             warm: start Spark too.
         """
-        from odf_engine.coordinator.client import Client  # deferred: it imports asyncio
+        from odf_engine.worker.client import Client  # deferred: it imports asyncio
 
         return await Client.connect(self._workspace.folder, start=start, warm=warm)
 
@@ -157,6 +157,6 @@ class JobReader(WorkspaceEntries):
         Raises:
             OdfError: there is no worker, or it does not stop.
         """
-        from odf_engine.coordinator.client import Client
+        from odf_engine.worker.client import Client
 
         await (await Client.connect(self._workspace.folder, start=False)).stop()

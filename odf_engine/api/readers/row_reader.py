@@ -26,23 +26,23 @@ from odf_engine.chain.linked_objects import export_object
 from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
-from odf_engine.coordinator.job_log import read_journal
-from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.query import Query
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
-from odf_engine.views.query_results import ResultRows
-from odf_engine.views.statistics import Statistics, load_statistics, statistics_from_footers
+from odf_engine.rows.query_results import ResultRows
+from odf_engine.rows.statistics import Statistics, load_statistics, statistics_from_footers
+from odf_engine.worker.job_log import read_journal
+from odf_engine.worker.protocol import Job
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.state import ChainState
     from odf_engine.data.parquet.slice_file import SliceFile
-    from odf_engine.views.row_window import RowWindowReader
+    from odf_engine.rows.row_window import RowWindowReader
     from odf_engine.workspace.definitions.column_lineage import ColumnGraph
 
 
@@ -74,7 +74,7 @@ class StatisticsReader(WorkspaceEntries):
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
         """Return the stored statistics of a dataset or a file; else the file footers'."""
-        from odf_engine.views.scan import Scan
+        from odf_engine.rows.scan import Scan
 
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
@@ -90,7 +90,7 @@ class StatisticsReader(WorkspaceEntries):
 
     def primary_key(self, dataset: str) -> list[str]:
         """Return the primary key of a dataset, or an empty list if it has none."""
-        from odf_engine.views.projection import dataset_key
+        from odf_engine.rows.projection import dataset_key
 
         return dataset_key(self.entry(dataset).dataset)
 
@@ -204,7 +204,7 @@ class RowReader(WorkspaceEntries):
             return None
         import pyarrow as pa
 
-        from odf_engine.views.row_window import RowWindowReader
+        from odf_engine.rows.row_window import RowWindowReader
 
         # Arrow's own allocators retain several times the memory in use.
         pa.set_memory_pool(pa.system_memory_pool())
@@ -259,12 +259,12 @@ class _Rows:
         return self._preview.window_with_gaps(start, count, [names[column] for column in columns])
 
     def row_of_offset(self, offset: int) -> int | None:
-        from odf_engine.views.row_window import row_of_offset
+        from odf_engine.rows.row_window import row_of_offset
 
         return row_of_offset(self._preview, offset, self.system_columns[0])
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        from odf_engine.views.row_window import row_at_time
+        from odf_engine.rows.row_window import row_at_time
 
         return row_at_time(self._preview, moment, self.system_columns[3], stop)
 
@@ -382,7 +382,7 @@ class RowTimeline:
         return file_time_ranges
 
     def _probe(self, stop: int, row: SliceSummary) -> FileTimeRange:
-        from odf_engine.views.scan import open_slice
+        from odf_engine.rows.scan import open_slice
 
         file = open_slice(self._dataset, row)
         try:

@@ -20,14 +20,14 @@ from odf_engine.automation.flows import store as flow_store
 from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.base.progress import count_of
 from odf_engine.checks.reports import result_json
-from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JobState
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.check import CheckResult
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.job_log import JobLogReader
+from odf_engine.worker.protocol import Committed, Job, JobChanged, JobState
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry

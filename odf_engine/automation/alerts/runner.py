@@ -17,10 +17,10 @@ from odf_engine.automation.alerts.events import Event
 from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
 from odf_engine.automation.flows.scheduler import retry_delay
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.protocol import Committed, JobChanged
-from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.net.download import AttemptFailed
+from odf_engine.worker.protocol import Committed, JobChanged
+from odf_engine.worker.services import Service, Submit
 from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 

@@ -12,12 +12,12 @@ from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.automation.flows.targets import find_targets
 from odf_engine.base.progress import count_of
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.remotes import Compare
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.endpoint import notify_datasets_changed
+from odf_engine.worker.protocol import Job, JobState, Request
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset

@@ -15,9 +15,9 @@ from odf_engine.automation.flows.run import FlowRun
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.automation.flows.targets import find_inputs
-from odf_engine.coordinator.protocol import Committed, Job, JobChanged, Request
-from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import OdfError
+from odf_engine.worker.protocol import Committed, Job, JobChanged, Request
+from odf_engine.worker.services import Service, Submit
 from odf_engine.workspace.documents.store import Documents
 
 _POLL_SECONDS: Final = 1.0

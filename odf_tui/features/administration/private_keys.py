@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from odf_engine.api.key_files import PrivateKey
+from odf_engine.api.operations.key_files import PrivateKey
 from odf_engine.api.text import printable
 from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from odf_engine.api import HOST_NAME, DatasetPattern
-from odf_engine.api.server_process import ServerProcess
+from odf_engine.api.operations.server_process import ServerProcess
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
 from odf_tui.services.controller import Controller, Host, task

@@ -20,7 +20,7 @@ from tests.bench.common import append_rows
 from tests.bench.derive.windows import SCHEMA
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost
 from tests.bench.spark import Derivations, copy_newest_slice, start_spark
-from tests.transform.deriving import DATA, Deriving
+from tests.derive.deriving import DATA, Deriving
 
 AS_OF = """
 SELECT t.event_time, t.city, t.x, r.x AS rate FROM trades AS t

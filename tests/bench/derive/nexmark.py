@@ -17,7 +17,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.bench.auction_events import SCHEMAS, AuctionEvents
 from tests.bench.measure import Figure, Metric, Size, cost
 from tests.bench.spark import copy_newest_slice, start_spark
-from tests.transform.deriving import Deriving
+from tests.derive.deriving import Deriving
 
 _LEVELS: Final = {"rank1": "price < 10000", "rank2": "price >= 10000 AND price < 1000000",
                   "rank3": "price >= 1000000"}  # fmt: skip

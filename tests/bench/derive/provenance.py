@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from odf_engine.base.progress import Reporter
-from odf_engine.provenance.step import TransactionTrace, producing_transactions, trace_back
-from odf_engine.transform.run import execute_transaction, make_request
+from odf_engine.derive.provenance.step import TransactionTrace, producing_transactions, trace_back
+from odf_engine.derive.run import execute_transaction, make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.bench.common import append_rows
 from tests.bench.measure import Figure, Metric, Size, best, cost

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
-from odf_engine.transform.plan import plan_transaction
-from odf_engine.verify.integrity import verify
-from odf_engine.verify.replay import Replay
+from odf_engine.derive.plan import plan_transaction
+from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import append_blocks, append_rows

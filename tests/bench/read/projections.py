@@ -18,10 +18,10 @@ import pyarrow as pa
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.views import scan
-from odf_engine.views.as_at import resolve_as_at
-from odf_engine.views.projection import Projection, build_projection
-from odf_engine.views.scan import Scan
+from odf_engine.rows import scan
+from odf_engine.rows.as_at import resolve_as_at
+from odf_engine.rows.projection import Projection, build_projection
+from odf_engine.rows.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import append_slice, make_empty, make_rows, no_fsync

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
-from odf_engine.views.export import Format, export
-from odf_engine.views.projection import write_projection
-from odf_engine.views.scan import Scan
-from odf_engine.views.statistics import compute_statistics
+from odf_engine.rows.export import Format, export
+from odf_engine.rows.projection import write_projection
+from odf_engine.rows.scan import Scan
+from odf_engine.rows.statistics import compute_statistics
 from tests.bench.measure import Figure, Metric, Size, max_memory, run_in_process, timed
 
 GROUP = 1 << 17

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from odf_engine.coordinator.job_log import read_journal
+from odf_engine.worker.job_log import read_journal
 from odf_engine.workspace.workspace import Workspace
 from tests.bench import noisy_job
 from tests.bench.common import make_csv, make_dataset

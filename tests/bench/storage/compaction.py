@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.data.parquet.slices import slice_schema
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import append_slice, make_empty, no_fsync

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from odf_engine.views.row_window import RowWindowReader
+from odf_engine.rows.row_window import RowWindowReader
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.measure import Figure, Metric, Size, timed
 from tests.s3_server import S3Server, s3_server

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slices import slice_schema
+from odf_engine.derive.verify.integrity import verify
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-from odf_engine.verify.integrity import verify
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import append_slice, make_empty
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost, require

@@ -1,1 +1,0 @@
-"""Derivative datasets: planning and running transactions, query migration, and the query engines."""
