@@ -20,12 +20,11 @@ _MAX_SIGNATURE: Final = 10_000  # characters
 _MAX_DEPTH: Final = 32
 _MAX_VALUES: Final = 1_000_000
 """Values of one event. Offsets may point to the same bytes, so few bytes can describe many values."""
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)|(?P<number>[0-9]+)|(?P<sign>[()\[\],;])|\Z)"
-)
-_INTEGER: Final = re.compile(r"(u?int)([0-9]*)")
-_BYTES: Final = re.compile(r"bytes([0-9]+)")
-_FIXED: Final = re.compile(r"(u?fixed)(?:([0-9]+)x([0-9]+))?")
+# Compiled when first used: few definitions have a signature.
+_TOKEN: Final = r"\s*(?:(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)|(?P<number>[0-9]+)|(?P<sign>[()\[\],;])|\Z)"
+_INTEGER: Final = r"(u?int)([0-9]*)"
+_BYTES: Final = r"bytes([0-9]+)"
+_FIXED: Final = r"(u?fixed)(?:([0-9]+)x([0-9]+))?"
 
 
 class SignatureError(ValueError):
@@ -273,7 +272,7 @@ class _SignatureParser:
         self._tokens: list[tuple[str, int]] = []
         at = 0
         while at < len(text):
-            token = _TOKEN.match(text, at)
+            token = re.compile(_TOKEN).match(text, at)
             if token is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
                 raise SignatureError(f"unexpected character {text[at]!r}", at + 1)
@@ -384,14 +383,14 @@ def _elementary(word: str, column: int) -> AbiType:
     Raises:
         SignatureError: it has none.
     """
-    if match := _INTEGER.fullmatch(word):
+    if match := re.fullmatch(_INTEGER, word):
         bits = int(match[2] or 256)
         if 0 < bits <= 256 and bits % 8 == 0 and not match[2].startswith("0"):
             return AbiType("uint" if match[1] == "uint" else "int", f"{match[1]}{bits}", bits)
-    elif match := _BYTES.fullmatch(word):
+    elif match := re.fullmatch(_BYTES, word):
         if 0 < int(match[1]) <= WORD and not match[1].startswith("0"):
             return AbiType("fixed-bytes", word, int(match[1]))
-    elif match := _FIXED.fullmatch(word):
+    elif match := re.fullmatch(_FIXED, word):
         bits, decimals = int(match[2] or 128), int(match[3] or 18)
         if 0 < bits <= 256 and bits % 8 == 0 and decimals <= 80:
             name = f"{match[1]}{bits}x{decimals}"
