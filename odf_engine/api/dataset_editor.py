@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from odf_engine.api.model import (
     ManifestChange,
     PendingEvent,
-    TrustedStep,
-    TrustRequest,
     TrustStatus,
 )
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
@@ -24,7 +22,6 @@ from odf_engine.metadata import model
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.worker.protocol import Request
-from odf_engine.workspace import trust
 
 if TYPE_CHECKING:
     from odf_engine.sql.manifest_translation import ManifestTranslation, TranslatedQuery
@@ -282,27 +279,6 @@ class DatasetEditor(WorkspaceEntries):
             notify_datasets_changed(self.folder)
         return [PendingEvent(change.title, tuple(change.lines)) for change in update.changes]
 
-    def trust_request(self, dataset: str) -> TrustRequest:
-        """Return what an untrusted dataset would execute."""
-        entry = self.entry(dataset)
-        return TrustRequest(
-            self._trusts.read_origin(entry) or "",
-            _trusted_steps(self._trusts.list_executions(entry)),
-            self._trusts.find_grant(entry) is not None,
-        )
-
-    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
-        """Trust a dataset to execute what was shown. ``private_network`` allows private addresses.
-
-        Raises:
-            Conflict: the dataset changed since.
-        """
-        entry = self.entry(dataset)
-        runs = self._trusts.list_executions(entry)
-        if _trusted_steps(runs) != shown.runs:
-            raise Conflict("its sources have changed since they were shown", hint="review them again")
-        self._trusts.grant(entry, private_network=private_network, shown=runs)
-
     def trust_status(self, dataset: str) -> TrustStatus:
         """Return what a dataset runs, and whether it may."""
         entry, trusts = self.entry(dataset), self._trusts
@@ -314,9 +290,10 @@ class DatasetEditor(WorkspaceEntries):
             private_network=trusts.allows_private_network(entry),
             runs=trusts.list_executions(entry),
             claimable=trusts.is_claimable(entry),
+            was_trusted=trusts.find_grant(entry) is not None,
         )
 
-    def grant_trust(self, shown: TrustStatus, *, private_network: bool = False) -> None:
+    def trust(self, shown: TrustStatus, *, private_network: bool = False) -> None:
         """Trust a dataset to execute what was shown. ``private_network`` allows private addresses.
 
         Raises:
@@ -331,9 +308,3 @@ class DatasetEditor(WorkspaceEntries):
     def untrust(self, dataset: str) -> bool:
         """Revoke the trust in a dataset, and return whether it was trusted."""
         return self._trusts.revoke(self.entry(dataset))
-
-
-def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
-    return tuple(
-        TrustedStep(trust.EXECUTION_KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs
-    )

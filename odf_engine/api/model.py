@@ -170,34 +170,6 @@ class PendingEvent(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-class TrustedStep(msgspec.Struct, frozen=True):
-    """A step that a source executes, or an address that it reads.
-
-    Attributes:
-        does: what it does, as a short text.
-        text: the command, query or address.
-        block: the hash of the block that defines it.
-    """
-
-    does: str
-    text: str
-    block: str
-
-
-class TrustRequest(msgspec.Struct, frozen=True):
-    """The steps of a third-party dataset that need trust.
-
-    Attributes:
-        origin: the URL of the dataset's origin, or "" if unknown.
-        runs: the steps.
-        before: whether the dataset was trusted before its source changed.
-    """
-
-    origin: str
-    runs: tuple[TrustedStep, ...]
-    before: bool = False
-
-
 class TrustStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a dataset runs, and whether it may.
 
@@ -208,6 +180,7 @@ class TrustStatus(msgspec.Struct, frozen=True, kw_only=True):
         private_network: whether its sources may access private addresses.
         runs: the steps that need trust.
         claimable: whether its private key is in the workspace, but it was not created here.
+        was_trusted: whether it was trusted before a block changed its source.
     """
 
     id: str
@@ -216,7 +189,8 @@ class TrustStatus(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None
     private_network: bool
     runs: Sequence[Execution]
-    claimable: bool
+    claimable: bool = False
+    was_trusted: bool = False
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ def command(name: str | None, own: bool, private_network: bool, yes: bool) -> No
     if needs_grant and not yes:
         _confirm_trust(status, private_network)
     if needs_grant:
-        workspace.grant_trust(status, private_network=private_network)
+        workspace.trust(status, private_network=private_network)
     if options_of().json:
         print_json(trust_json(workspace.trust_status(status.id)))
     elif needs_grant:

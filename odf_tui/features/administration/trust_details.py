@@ -7,8 +7,9 @@ import os
 import re
 from typing import Final
 
+from odf_engine.api import EXECUTION_KINDS
 from odf_engine.api.administration import VariableAccess
-from odf_engine.api.model import DatasetRow, TrustRequest
+from odf_engine.api.model import DatasetRow, TrustStatus
 from odf_engine.api.text import printable
 from odf_tui.features.dataset_actions import trust_request_lines
 from odf_tui.services.controller import Controller, dataset_task
@@ -30,7 +31,7 @@ class TrustDetailsController(Controller):
     @dataset_task
     async def show_details(self, row: DatasetRow) -> None:
         """Show trust and executions of the selected dataset."""
-        request = await asyncio.to_thread(self.workspace.trust_request, row.id)
+        request = await asyncio.to_thread(self.workspace.trust_status, row.id)
         access = await asyncio.to_thread(self.workspace.variables, row.id)
         private = await asyncio.to_thread(self.workspace.allows_private_network, row.id)
         lines = trust_lines(row, request, access, private=private)
@@ -54,7 +55,7 @@ class TrustDetailsController(Controller):
         elif answer == "network":
             await self._trust_with_network(row, request)
 
-    async def _trust_with_network(self, row: DatasetRow, request: TrustRequest) -> None:
+    async def _trust_with_network(self, row: DatasetRow, request: TrustStatus) -> None:
         lines = [
             *trust_request_lines(row, request),
             [],
@@ -73,8 +74,8 @@ class TrustDetailsController(Controller):
         self.host.notice(f"{row.name} is trusted, with access to the private network: press U to revoke it")
         self.state.datasets_outdated.send(None)
 
-    def _grant(self, row: DatasetRow, request: TrustRequest) -> None:
-        self.workspace.trust(row.id, request, private_network=True)
+    def _grant(self, row: DatasetRow, request: TrustStatus) -> None:
+        self.workspace.trust(request, private_network=True)
 
     def change_variables(self) -> None:
         """Change the environment variables that the source of the selected dataset may read."""
@@ -123,7 +124,7 @@ def variable_lines(access: VariableAccess) -> list[list[Span]]:
 
 
 def trust_lines(
-    row: DatasetRow, request: TrustRequest, access: VariableAccess, *, private: bool
+    row: DatasetRow, request: TrustStatus, access: VariableAccess, *, private: bool
 ) -> list[list[Span]]:
     """Return trust, network access, variables and executions of a dataset."""
     text, style = _STATES[row.standing]
@@ -138,7 +139,7 @@ def trust_lines(
     if not request.runs:
         return [*lines, [(" It runs nothing.", "muted")]]
     if row.standing == "own":
-        steps = [[(f"   {run.does}  ", "muted"), (printable(line), "strong")]
+        steps = [[(f"   {EXECUTION_KINDS.get(run.kind, run.kind)}  ", "muted"), (printable(line), "strong")]
                  for run in request.runs for line in run.text.splitlines()[:1]]  # fmt: skip
         return [*lines, *steps]
     return [*lines, *map(list, trust_request_lines(row, request))]
