@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Typ
 
 from msgspec.structs import replace
 
+from odf_engine.api.operations.file_check import check_files, collect_files
 from odf_engine.api.operations.key_files import (
     PrivateKey,
     export_private_key,
@@ -311,7 +312,6 @@ class Administration(WorkspaceEntries):
             dry_run: only list the files.
             now: also remove files and old heads of the last hour.
         """
-        from odf_engine.api.operations.file_check import collect_files  # deferred: it loads PyArrow
 
         entries = [self.entry(dataset) for dataset in datasets]
         return collect_files(self._workspace, entries, reporter, dry_run=dry_run, now=now)
@@ -326,7 +326,6 @@ class Administration(WorkspaceEntries):
         Raises:
             Conflict: the jobs of the running worker cannot be read.
         """
-        from odf_engine.api.operations.file_check import check_files  # deferred: it loads PyArrow
 
         # A new workspace has no cached state.
         return check_files(Workspace(self.folder), reporter, repair=repair, now=now)

@@ -14,6 +14,7 @@ from odf_engine.api.model import (
     TrustStatus,
 )
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.api.samples import make_demo
 from odf_engine.base.atomic_files import rewrite_text_file, write_error
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError, SourceUnavailable
@@ -228,7 +229,6 @@ class DatasetEditor(WorkspaceEntries):
 
     def make_demo(self) -> list[tuple[Request, str]]:
         """Write the demo into the workspace, add its datasets, and return the requests to submit."""
-        from odf_engine.api.samples import make_demo
 
         return make_demo(self._workspace)
 

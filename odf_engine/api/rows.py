@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from odf_engine.base.html_text import table_html
 from odf_engine.base.progress import Reporter
 from odf_engine.base.terminal_text import escape_controls
+from odf_engine.data.arrow_compute import python_values
 from odf_engine.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -191,7 +192,6 @@ class Rows:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _preview(self) -> list[list[str]]:
-        from odf_engine.data.arrow_compute import python_values  # deferred: PyArrow is slow to import
 
         names = self.columns[:_COLUMNS]
         table = self[:_SHOWN].select(names).to_arrow()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from odf_engine.base.config import Config
+from odf_engine.data.arrow_compute import check_regex
 from odf_engine.errors import InvalidManifest
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
@@ -114,7 +115,6 @@ class Pattern(_ColumnRule, frozen=True, kw_only=True, tag="Pattern"):
     pattern: str
 
     def __post_init__(self) -> None:
-        from odf_engine.data.arrow_compute import check_regex  # deferred: Arrow is slow to import
 
         check_regex(self.pattern)
 

@@ -35,6 +35,7 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import Branch, list_branches
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.checks.reports import read_report
+from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -572,7 +573,6 @@ def compare_events(
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
     """Return the columns, or None if the schema cannot be read."""
-    from odf_engine.data.ddl import type_ddl
 
     try:
         schema = read_declaration(event)

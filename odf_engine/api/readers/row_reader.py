@@ -26,6 +26,8 @@ from odf_engine.chain.linked_objects import export_object
 from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.query import Query
@@ -274,7 +276,6 @@ class SqlReader(WorkspaceEntries):
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
         """Return names and DDL types of the columns of a dataset; empty before its first data."""
-        from odf_engine.data.ddl import type_ddl
 
         schema = read_declaration(self.entry(dataset).dataset.state())
         return [(field.name, type_ddl(field.type)) for field in schema or ()]
@@ -394,7 +395,6 @@ class RowTimeline:
 
     def _moments(self, file: SliceFile) -> tuple[int, ...]:
         """Return the event times of retractions and corrections, or none if too many rows had to be read."""
-        from odf_engine.data.arrow_compute import pc
 
         names = self._vocabulary
         self._rows_read += file.rows

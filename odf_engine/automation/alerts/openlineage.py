@@ -19,6 +19,8 @@ from odf_engine.automation.alerts.definition import EventKind
 from odf_engine.automation.alerts.events import Event, stable_id
 from odf_engine.chain.schema_evolution import column_descriptions, declared_schema
 from odf_engine.checks.reports import RuleResult, list_rejected, read_report
+from odf_engine.data.ddl import type_ddl
+from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.model import Sql
 from odf_engine.sql.lineage_model import ANY_COLUMN, InputColumn
@@ -264,8 +266,6 @@ class _RunEvent:
         statistics |= {"fileCount": len(slices)}
         output: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
         if slices and len(slices) <= _MAX_SLICES:
-            from odf_engine.data.parquet.parquet_reader import parquet_errors  # deferred: loads Arrow
-
             with suppress(OdfError, *parquet_errors()):
                 metrics = _column_metrics(self._entry.dataset.slice_path(data_slice) for data_slice in slices)
                 output["facets"] = self._facets(self._entry, self._state) | {
@@ -295,7 +295,6 @@ def _assertion(kind: str, rule: str, on_failure: str, outcome: str, message: str
 
 def _schema_fields(state: ChainState) -> list[dict[str, str]] | None:
     """Return the columns of a dataset, or None if it has no schema."""
-    from odf_engine.data.ddl import type_ddl  # Deferred: Arrow is slow to import.
 
     schema = declared_schema(state)
     if schema is None:

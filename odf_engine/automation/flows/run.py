@@ -18,6 +18,7 @@ from odf_engine.jobs.remotes import Compare
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.worker.protocol import Job, JobState, Request
+from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
@@ -78,7 +79,6 @@ class FlowRun:
 
     async def _find_targets(self) -> None:
         # Deferred: the worker responds before it loads the engine.
-        from odf_engine.workspace.workspace import Workspace
 
         def find() -> list[DatasetEntry]:
             with contextlib.closing(Workspace.find(explicit=self.folder)) as workspace:

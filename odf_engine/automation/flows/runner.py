@@ -19,6 +19,7 @@ from odf_engine.errors import OdfError
 from odf_engine.worker.protocol import Committed, Job, JobChanged, Request
 from odf_engine.worker.services import Service, Submit
 from odf_engine.workspace.documents.store import Documents
+from odf_engine.workspace.workspace import Workspace
 
 _POLL_SECONDS: Final = 1.0
 """Seconds between two checks of files and state, which other processes change."""
@@ -116,7 +117,6 @@ class FlowRunner(Service):
         if not batched:
             return flow_names
         # Deferred: the worker responds before it loads the engine.
-        from odf_engine.workspace.workspace import Workspace
 
         with contextlib.closing(Workspace.find(explicit=self._folder)) as workspace:
             for flow in batched:

@@ -14,6 +14,7 @@ import msgspec
 
 from odf_engine.automation.flows.programs import run_program
 from odf_engine.base.files import ensure_folder
+from odf_engine.chain.references import follow_head, promote_branch
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.storage.refs import is_branch_name
@@ -142,7 +143,6 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
         A repeated run does not fetch a source that cannot report changes again, if an earlier attempt has
         ingested it: its rows would be appended twice.
         """
-        from odf_engine.chain.references import follow_head  # deferred, as below: few flows need it
 
         requests: Requests = []
         for entry in context.entries:
@@ -200,7 +200,6 @@ class PromoteTask(Task, frozen=True, tag="Promote"):
             raise OdfError("; ".join(failures))
 
     def _promote(self, entries: Sequence[DatasetEntry]) -> list[str]:
-        from odf_engine.chain.references import promote_branch
 
         failures: list[str] = []
         for entry in entries:
