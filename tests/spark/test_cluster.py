@@ -34,7 +34,7 @@ def test_executors_without_the_workspace_are_reported(
 ) -> None:
     clusters.check_executors(session, tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr("odf_engine.spark.text_files.spark_path", lambda path: f"{path}-elsewhere")
+    monkeypatch.setattr("odf_engine.spark.runtime.spark_conf.spark_path", lambda path: f"{path}-elsewhere")
     with pytest.raises(SparkFailed, match=f"an executor cannot read and write files in {tmp_path}") as caught:
         clusters.check_executors(session, tmp_path, tmp_path)
     assert "all machines of the cluster share" in str(caught.value.hint)
