@@ -488,7 +488,8 @@ def write_files(folder: Path) -> None:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            if not path.exists():  # a new modification time would be new data
+                path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OdfError(f"the demo cannot be written: {error.strerror}", where=str(error.filename)) from None
 

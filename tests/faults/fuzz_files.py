@@ -335,7 +335,7 @@ SETTINGS: Final = [settings.render(Config()).encode(), b"pull: ctrl+l\nquit: [q,
 
 def run_settings(data: bytes, scene: Scene) -> None:
     path = scene.write("config.yaml", data)
-    run_each(settings.load, lambda path: settings.load_workspace(path.parent))(path, scene)
+    run_each(settings.load_config, lambda path: settings.load_workspace(path.parent))(path, scene)
     _, problems = user_keys.load({}, path)
     assert all(len(problem) <= 2000 for problem in problems), "a problem of keys.yaml is long"
 

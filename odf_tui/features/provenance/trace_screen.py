@@ -132,6 +132,11 @@ class TraceScreen(OverlayScreen[Target]):
         return self.query_one("#trace-detail", WrappedLines)
 
     @property
+    def _is_open(self) -> bool:
+        """Whether the widgets exist. A screen that closes loses them before its coroutines are cancelled."""
+        return bool(self.query("#trace-detail"))
+
+    @property
     def trace(self) -> TraceTree:
         """The tree that is shown."""
         return self.session.tree
@@ -204,7 +209,8 @@ class TraceScreen(OverlayScreen[Target]):
                 traced.fail(_STOPPED, "warn")
         except Exception as error:  # any error is shown, and the screen stays open
             traced.fail(error_with_hint(error))
-        self.view.rebuild()
+        if self._is_open:
+            self.view.rebuild()
 
     def pending_jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
@@ -256,7 +262,8 @@ class TraceScreen(OverlayScreen[Target]):
             except Exception as error:  # any error is shown, and the screen stays open
                 record, group.problem = None, error_with_hint(error)
             self._record, self._reading = (line, record), False
-            self.show_detail()
+            if self._is_open:
+                self.show_detail()
 
         self.run_worker(show(), group="record", name="record")
 
