@@ -189,7 +189,7 @@ class Dataset(DatasetChain):
         return Remotes(self._workspace.odf).get(self._entry.id)
 
     def row_window(self, version: PinnedVersion | None = None) -> RowWindowReader:
-        """Return a reader of rows by position, without a job: all rows, or those of a version.
+        """Return a reader of all rows, or of a version's rows, by position. It needs no job.
 
         >>> workspace["city.population"].row_window().tail(1)["city"].to_pylist()
         ['Oslo']
@@ -327,9 +327,9 @@ class Dataset(DatasetChain):
         return self._runner.run(request, name)
 
     def preview(self, limit: int = 1000, *, force: bool = False) -> Rows | None:
-        """Return the rows that the next pull would commit, and commit nothing; None if there are none.
+        """Return the rows that the next pull would commit, or None without new rows. Nothing is committed.
 
-        Of several new files, the first one with new rows is read.
+        If the source has several new files, the first one with new rows is read. Checks are not evaluated.
 
         Args:
             limit: the maximum number of rows.

@@ -245,7 +245,7 @@ class Workspace(
         return self._workspace.store_problem
 
     def plan_pull(self, selection: PullSelection) -> PullPlan:
-        """Return what a pull does: which datasets, from where, in which order.
+        """Return the datasets that a pull updates, with their remotes, in order.
 
         Raises:
             UsageError: parts of the selection exclude each other.

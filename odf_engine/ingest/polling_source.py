@@ -13,7 +13,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
 from odf_engine.data.parquet.slices import WrittenSlice
-from odf_engine.errors import Unsupported, UsageError
+from odf_engine.errors import Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
@@ -153,14 +153,9 @@ def preview(
 ) -> Iterator[PreviewedRows | None]:
     """Yield the rows that a pull would commit first, or None if there are none. Nothing is committed.
 
-    The arguments and errors are those of :func:`pull`.
+    See :func:`pull` for the arguments and errors. Checks of the dataset are not evaluated.
     """
     state = entry.dataset.state()
-    if state.kind is not DatasetKind.Root:
-        raise UsageError(
-            f"{entry.alias} is a derivative dataset: only sources have a preview",
-            hint="run its query with odf sql",
-        )
     Trust(workspace).require_trust(entry)
     if not _needs_fetch(entry, state, reporter, fetch_uncacheable=True, force=options.force):
         yield None

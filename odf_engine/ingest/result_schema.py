@@ -1,4 +1,4 @@
-"""Columns of the rows of a source: those of the result of its query, and those of the dataset."""
+"""Schemas of ingested rows: match the result of the preprocess query with the columns of the dataset."""
 
 from __future__ import annotations
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from odf_engine.base.progress import Reporter, count_of
+from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.pull import change_counts
+from odf_engine.metadata.model import DatasetKind
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
 
 
 class PreviewResult(msgspec.Struct, frozen=True):
@@ -36,6 +43,8 @@ class PreviewResult(msgspec.Struct, frozen=True):
 class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
     """Fetch and read the source of a root dataset as a pull does, and commit nothing.
 
+    Checks of the dataset are not evaluated.
+
     Attributes:
         dataset: id of the dataset.
         limit: the maximum number of rows in the result.
@@ -52,13 +61,15 @@ class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
     force: bool = False
 
     def run(self, context: JobContext, reporter: Reporter) -> PreviewResult:
-        workspace, runtime = context.workspace, context.host.spark(reporter)
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        _check_reads_source(workspace, entry)
+        runtime = context.host.spark(reporter)
         from odf_engine.data.operation_counts import count_operations
         from odf_engine.data.parquet.slices import read_batches
         from odf_engine.ingest.polling_source import PullOptions, preview
         from odf_engine.rows.query_results import new_result, write
 
-        entry = workspace.resolve(self.dataset)
         name, vocabulary = str(entry.alias), entry.dataset.state().vocabulary
         options = PullOptions(force=self.force, environment=context.environment)
         with preview(workspace, entry, runtime, reporter, options) as new, release_arrow_memory():
@@ -89,3 +100,23 @@ class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["preview", name_of(self.dataset), *(["--force"] if self.force else [])]
+
+
+def _check_reads_source(workspace: Workspace, entry: DatasetEntry) -> None:
+    """Check that a pull of the dataset reads a source.
+
+    Raises:
+        UsageError: it runs a query, or synchronizes with a remote.
+    """
+    from odf_engine.workspace.remotes import Remotes  # deferred, as in `run`: clients import this module
+
+    if entry.dataset.state().kind is not DatasetKind.Root:
+        raise UsageError(
+            f"{entry.alias} is a derivative dataset: only sources have a preview",
+            hint="run its query with odf sql",
+        )
+    if Remotes(workspace.odf).get(entry.id).pull:
+        raise UsageError(
+            f"{entry.alias} is pulled from a remote: its source does not run",
+            hint=f"compare it with the remote: odf repo status {entry.alias}",
+        )

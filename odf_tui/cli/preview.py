@@ -1,7 +1,7 @@
 """Show the rows that the next pull of a root dataset would commit.
 
 Fetches and reads the source as `odf pull` does, and commits nothing. If the source has several new
-files, shows the first one with new rows.
+files, shows the first one with new rows. Checks of the dataset are not evaluated.
 """
 
 from __future__ import annotations

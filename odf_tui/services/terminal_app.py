@@ -146,7 +146,7 @@ class TerminalApp(App[None], inherit_bindings=False):
         self.register_theme(theme)
         self.palette = themes.palette(theme)
         self.theme = theme.name
-        self.get_css_variables()  # updates `theme_variables`, from which panes take their colours
+        self.get_css_variables()  # updates `theme_variables`, which has the colours of panes
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters that adapt colours and characters to the terminal."""

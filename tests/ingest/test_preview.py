@@ -79,6 +79,14 @@ def test_preview_locates_invalid_values_as_a_pull_does(opened: odf.Workspace) ->
     assert raised.value.where == 'a.csv: line 2, column "population"'
 
 
+def test_dataset_that_is_pulled_from_a_remote_has_no_preview(opened: odf.Workspace) -> None:
+    put(opened, "a.csv", "Oslo,1")
+    cities = opened["my.cities"]
+    opened.attach(cities.id, (opened.folder / "elsewhere").as_uri() + "/", "pull")
+    with pytest.raises(UsageError, match=r"my\.cities is pulled from a remote"):
+        cities.preview()
+
+
 def test_derivative_datasets_have_no_preview(opened: odf.Workspace) -> None:
     content = {
         "name": "big.cities",

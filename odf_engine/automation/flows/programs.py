@@ -27,7 +27,7 @@ async def run_program(
     Args:
         arguments: the program and its arguments.
         folder: its working directory.
-        variables: environment variables, in addition to those of this process.
+        variables: environment variables to add to the environment of this process.
         seconds: the program is terminated after so many seconds.
 
     Raises:

@@ -89,7 +89,7 @@ class Task(Kind, frozen=True):
 
 
 class JobTask(Task, frozen=True):
-    """A task that runs a job for each target. Its tag is the kind of the job, with a capital letter."""
+    """A task that runs a job for each target. Its tag is the capitalized kind of the job."""
 
     @classmethod
     def job_kind(cls) -> str:
@@ -100,7 +100,7 @@ class JobTask(Task, frozen=True):
         await context.run_jobs(self.job_kind(), await asyncio.to_thread(self.requests, context))
 
     def requests(self, context: TaskContext) -> Requests:
-        """Return the datasets, and the fields of their requests. By default, these are those of the task.
+        """Return the datasets, and the fields of their requests. By default, the fields of the task.
 
         Raises:
             OdfError: the task cannot run.

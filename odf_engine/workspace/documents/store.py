@@ -83,7 +83,7 @@ class Documents(Generic[D]):
         return self.folder / f"{name}{_SUFFIX}"
 
     def stamps(self) -> dict[str, tuple[int, int]]:
-        """Return for each file its modification time in nanoseconds and its size; files may be invalid.
+        """Return the modification time (ns) and the size of all files, by name. Files may be invalid.
 
         Raises:
             OdfError: the folder cannot be read.
