@@ -90,7 +90,7 @@ def test_running_query_can_be_cancelled(session: SparkSession) -> None:
     threading.Thread(target=cancel_when_it_runs).start()
     with pytest.raises(Cancelled):
         run_with_timeout(lambda: list(arrow_batches(session.sql(FOREVER), reporter)[1]), 120)
-    assert session.sparkContext.statusTracker().getActiveJobsIds() == []
+    wait_until(lambda: not session.sparkContext.statusTracker().getActiveJobsIds())
     assert next(arrow_batches(session.sql("SELECT 1 AS a"), Reporter())[1]).to_pylist() == [{"a": 1}]
 
 
