@@ -15,3 +15,16 @@ content:
       description: {text}
 """
 """A root without a source; ``name`` and ``text`` are filled in."""
+
+DERIVATIVE: Final = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{inputs}]
+      transform: {{kind: Sql, engine: spark, query: "{query}"}}
+"""
+"""A derivative dataset; ``name``, ``inputs`` and ``query`` are filled in."""

@@ -16,18 +16,7 @@ from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import make_empty
-
-DERIVATIVE = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{inputs}]
-      transform: {{kind: Sql, engine: spark, query: "{query}"}}
-"""
+from tests.manifests import DERIVATIVE
 
 
 @contextlib.contextmanager

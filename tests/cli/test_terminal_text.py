@@ -18,18 +18,15 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import (
-    AddData,
     Append,
     AttachmentEmbedded,
     Csv,
     DatasetKind,
-    DataSlice,
     Embedded,
     Pipe,
     RequestHeader,
@@ -54,6 +51,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.main import main
 from tests.cli.conftest import Odf, Ran, _environment, call_odf
+from tests.slices import stage_slice
 
 HOSTILE = "a\x1b[8mb\x1b]52;c;aGk=\x07c\x9b31md\re\u202ef\u2066g\u2028h\x7f"
 """Conceals text, writes the clipboard, moves to the left, reverses the text, ends a line."""
@@ -115,8 +113,7 @@ def rows_of(workspace: Workspace, name: str) -> DatasetEntry:
     ]
     commit(entry, events)
     for number in range(2):
-        state, staged, now = entry.dataset.state(), entry.dataset.staging_path("data"), Timestamp.now()
-        batch = pa.record_batch(
+        table = pa.table(
             {
                 "op": pa.array([0], pa.int32()),
                 "event_time": pa.array([number], pa.timestamp("ms", "UTC")),
@@ -124,19 +121,10 @@ def rows_of(workspace: Workspace, name: str) -> DatasetEntry:
                 "n": pa.array([number], pa.int64()),
             }
         )
-        written = write_slice(
-            [batch],
-            SliceProperties(
-                schema=schema, vocab=vocab, first_offset=number, system_time=now, fallback_event_time=now
-            ),
-            path=staged,
-            reporter=Reporter(),
-        )
-        assert written is not None
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         source = SourceState(source_name=HOSTILE, kind="odf/etag", value=HOSTILE)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_source_state=source)
-        commit(entry, [event], data=staged)
+        attributes = {"new_watermark": None, "new_source_state": source}
+        event, path = stage_slice(entry.dataset, table, schema, Timestamp.now(), **attributes)
+        commit(entry, [event], data=path)
     return entry
 
 

@@ -14,7 +14,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain import normal_form
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import read_batches, slice_schema
 from odf_engine.derive.run import transform
 from odf_engine.engines.contract import Engine
 from odf_engine.engines.spark_engine import SparkEngine
@@ -22,7 +22,6 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
     AddData,
     DatasetSnapshot,
-    DataSlice,
     ExecuteTransform,
     MetadataEvent,
     SetDataSchema,
@@ -33,6 +32,7 @@ from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import plan_datasets
 from odf_engine.workspace.workspace import Workspace
+from tests.slices import stage_slice
 
 ROOT = """
 kind: DatasetSnapshot
@@ -59,17 +59,6 @@ content:
           {query}
 """
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("x", pa.int64())])
-
-
-class LogLines(Reporter):
-    """Keeps the lines of a log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
 
 
 @contextmanager
@@ -125,65 +114,37 @@ class Deriving:
         """
         state = entry.dataset.state()
         marks = [state.watermark, Timestamp.parse(watermark) if watermark else None]
-        written, staged = None, entry.dataset.staging_path("data")
         moment = max(Timestamp.now(), state.system_time)
-        if rows:
-            schema = slice_schema(DATA, state.vocabulary)
-            day = 86_400_000
-            times = [1704067200000 + int((row[0] - 1) * day) for row in rows]
-            if advances:
-                marks.append(Timestamp.from_ms(max(times)))
-            batch = pa.record_batch(
-                {
-                    "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
-                    "city": [row[1] for row in rows],
-                    "x": pa.array([row[2] for row in rows], pa.int64()),
-                    "op": pa.array([row[3] if len(row) > 3 else 0 for row in rows], pa.int32()),
-                }
-            )
-            written = write_slice(
-                [batch],
-                SliceProperties(
-                    schema=schema,
-                    vocab=state.vocabulary,
-                    first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                    system_time=moment,
-                    fallback_event_time=moment,
-                ),
-                path=staged,
-                reporter=Reporter(),
-            )
-        event = AddData(
-            prev_offset=state.last_offset,
-            new_data=written
-            and DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size),
-            new_watermark=max((mark for mark in marks if mark), default=None),
+        if not rows:
+            mark = max((mark for mark in marks if mark), default=None)
+            self.commit(entry, [AddData(prev_offset=state.last_offset, new_watermark=mark)], moment)
+            return
+        day = 86_400_000
+        times = [1704067200000 + int((row[0] - 1) * day) for row in rows]
+        if advances:
+            marks.append(Timestamp.from_ms(max(times)))
+        table = pa.table(
+            {
+                "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+                "city": [row[1] for row in rows],
+                "x": pa.array([row[2] for row in rows], pa.int64()),
+                "op": pa.array([row[3] if len(row) > 3 else 0 for row in rows], pa.int32()),
+            }
         )
-        self.commit(entry, [event], moment, data=staged if written else None)
+        mark = max((mark for mark in marks if mark), default=None)
+        schema = slice_schema(DATA, state.vocabulary)
+        event, path = stage_slice(entry.dataset, table, schema, moment, new_watermark=mark)
+        self.commit(entry, [event], moment, data=path)
 
     def batch(self, entry: DatasetEntry, batch: pa.RecordBatch, watermark: int) -> None:
         """One commit of rows of any schema; the watermark is in milliseconds."""
         state = entry.dataset.state()
-        schema, staged = declared_schema(state), entry.dataset.staging_path("data")
+        schema = declared_schema(state)
         assert schema is not None
-        moment = max(Timestamp.now(), state.system_time)
-        written = write_slice(
-            [batch],
-            SliceProperties(
-                schema=schema,
-                vocab=state.vocabulary,
-                first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                system_time=moment,
-                fallback_event_time=moment,
-            ),
-            path=staged,
-            reporter=Reporter(),
-        )
-        assert written is not None
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        mark = Timestamp.from_ms(watermark)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=mark)
-        self.commit(entry, [event], moment, data=staged)
+        moment, mark = max(Timestamp.now(), state.system_time), Timestamp.from_ms(watermark)
+        table = pa.Table.from_batches([batch])
+        event, path = stage_slice(entry.dataset, table, schema, moment, new_watermark=mark)
+        self.commit(entry, [event], moment, data=path)
 
     def set_version(self, entry: DatasetEntry, version: str) -> None:
         """Replace the engine version of a query."""

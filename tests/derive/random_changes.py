@@ -38,6 +38,7 @@ from tests.derive.query_grammar import random_query
 
 A, R, CF, CT = 0, 1, 2, 3
 _SCHEMA: Final = DATA.append(pa.field("d", pa.float64()))
+_COLUMNS: Final = ("event_time TIMESTAMP", "city STRING", "x BIGINT", "d DOUBLE")
 _BEFORE_ALL: Final = 1_700_000_000_000
 _START: Final = datetime(2024, 1, 1)
 _END: Final = "2025-01-01T00:00:00Z"
@@ -159,6 +160,27 @@ def compare(deriving: Deriving, runtime: SparkRuntime, seed: int) -> Outcome:
     return Outcome(query.text, _kind(entry), other is not None, problems, len(expected))
 
 
+def compare_latest_state(
+    deriving: Deriving,
+    runtime: SparkRuntime,
+    entry: DatasetEntry,
+    query: str,
+    inputs: Mapping[str, Sequence[Row]],
+) -> list[str]:
+    """Compare the latest state of a dataset with the batch query of DuckDB, or of Spark if they differ.
+
+    Args:
+        inputs: the latest states of the inputs: event time, city and x of each row.
+    """
+    actual, problems = _latest_state(deriving, entry)
+    if problems:
+        return problems
+    other = _duckdb(query, inputs, _COLUMNS[:3])
+    if other is not None and not _differences("DuckDB", actual, other):
+        return []
+    return _differences("Spark", actual, _batch(runtime, query, inputs, _COLUMNS[:3]))
+
+
 def _pull_in_parts(
     deriving: Deriving, entry: DatasetEntry, inputs: Sequence[ChangingInput], random: Random
 ) -> None:
@@ -203,23 +225,29 @@ def _latest_state(deriving: Deriving, entry: DatasetEntry) -> tuple[Counter[Row]
     return +state, []
 
 
-def _batch(runtime: SparkRuntime, query: str, inputs: Mapping[str, Sequence[Row]]) -> Counter[Row]:
+def _batch(
+    runtime: SparkRuntime,
+    query: str,
+    inputs: Mapping[str, Sequence[Row]],
+    columns: Sequence[str] = _COLUMNS,
+) -> Counter[Row]:
     session = runtime.session()
     for name, rows in inputs.items():
-        frame = session.createDataFrame(list(rows), "event_time TIMESTAMP, city STRING, x BIGINT, d DOUBLE")
+        frame = session.createDataFrame(list(rows), ", ".join(columns))
         frame.createOrReplaceTempView(name)
     return Counter(_comparable(row.values()) for row in session.sql(query).toArrow().to_pylist())
 
 
-def _duckdb(query: str, inputs: Mapping[str, Sequence[Row]]) -> Counter[Row] | None:
+def _duckdb(
+    query: str, inputs: Mapping[str, Sequence[Row]], columns: Sequence[str] = _COLUMNS
+) -> Counter[Row] | None:
     """Return the result of DuckDB, or None if it cannot run the query."""
     with duckdb.connect() as connection:
         for name, rows in inputs.items():
-            connection.execute(
-                f"CREATE TABLE {name} (event_time TIMESTAMP, city VARCHAR, x BIGINT, d DOUBLE)"
-            )
+            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
             if rows:
-                connection.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?)", list(rows))
+                values = ", ".join("?" * len(columns))
+                connection.executemany(f"INSERT INTO {name} VALUES ({values})", list(rows))
         try:
             return Counter(map(_comparable, connection.execute(query).fetchall()))
         except (duckdb.ProgrammingError, duckdb.NotSupportedError):

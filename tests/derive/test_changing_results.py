@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental, kept_groups
 from tests.derive.deriving import Deriving
+from tests.derive.random_changes import compare_latest_state
 from tests.derive.test_as_of_corrections import days, latest_state, recompute
 from tests.derive.test_query_migration import becomes
 from tests.derive.test_replay import check
@@ -34,12 +36,10 @@ QUERIES = {
     "AND a.x < b.x",
     "full": "SELECT coalesce(a.event_time, b.event_time) AS event_time, a.x, b.x AS y\nFROM a "
     "FULL JOIN b ON a.city = b.city",
-    "cross": "SELECT a.event_time, a.x, b.x AS y FROM a CROSS JOIN b WHERE a.x > 3",
     "unequal": "SELECT a.event_time, a.x, b.x AS y FROM a LEFT JOIN b ON a.x < b.x",
     "semi": "SELECT a.* FROM a LEFT SEMI JOIN b ON a.city = b.city",
     "anti": "SELECT a.* FROM a LEFT ANTI JOIN b ON a.city = b.city AND a.x <= b.x",
     "exists": "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.city = a.city AND b.x > a.x)",
-    "not exists": "SELECT * FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.city = a.city)",
     "in": "SELECT * FROM a WHERE city IN (SELECT city FROM b WHERE x > 2)",
     "in or": "SELECT * FROM a WHERE x > 7 OR city IN (SELECT city FROM b WHERE x > 2)",
     "not in": "SELECT * FROM a WHERE city NOT IN (SELECT city FROM b)",
@@ -60,9 +60,7 @@ QUERIES = {
     "LATERAL (SELECT sum(x) AS s FROM a q WHERE q.city = p.city) t) u WHERE u.city = a.city) > 1",
     "limited lateral": "SELECT a.event_time, a.city, t.x FROM a, LATERAL (SELECT x, event_time FROM b\n"
     "WHERE b.city = a.city ORDER BY x, event_time LIMIT 1) t",
-    "scalar": "SELECT *, x - (SELECT max(x) FROM b) AS d FROM a",
     "correlated": "SELECT *, (SELECT max(x) FROM b WHERE b.city = a.city) AS m FROM a",
-    "correlated count": "SELECT *, (SELECT count(*) FROM b WHERE b.city = a.city) AS n FROM a",
     "lateral": "SELECT a.event_time, a.city, t.s FROM a, LATERAL (SELECT sum(x) AS s FROM b WHERE "
     "b.city = a.city) t",
     "joined groups": "SELECT max(a.event_time) AS event_time, a.city, count(*) AS n, sum(b.x / 3) AS "
@@ -89,12 +87,9 @@ QUERIES = {
     "share": "SELECT event_time, city, x, x / sum(x) OVER () AS s FROM a",
     "union": "SELECT date_trunc('day', event_time) AS event_time, city FROM a UNION SELECT "
     "event_time, city FROM b",
-    "intersect": "SELECT city, x, event_time FROM a INTERSECT SELECT city, x, event_time FROM b",
-    "intersect all": "SELECT city, event_time FROM a INTERSECT ALL SELECT city, event_time FROM b",
+    "intersect all": "SELECT event_time, city FROM a INTERSECT ALL SELECT event_time, city FROM b",
     "except": "SELECT city, event_time FROM a EXCEPT SELECT city, event_time FROM b",
     "except all": "SELECT event_time, city FROM a EXCEPT ALL SELECT event_time, city FROM b",
-    "explode": "SELECT a.event_time, a.city, e FROM a JOIN b ON a.city = b.city\nLATERAL VIEW "
-    "explode(sequence(1, a.x)) AS e",
     "exploded groups": "SELECT event_time, city, e FROM (SELECT min(event_time) AS event_time, city,\n"
     "count(*) AS n FROM a GROUP BY city) LATERAL VIEW explode(sequence(1, n)) AS e",
     "unpivoted groups": "SELECT event_time, city, k, v FROM (SELECT min(event_time) AS event_time, city,\n"
@@ -152,11 +147,18 @@ class Changing:
         self.roots = {name: deriving.root(name) for name in names}
         self._live: dict[str, list[Row]] = {name: [] for name in names}
 
-    def step(self, *, all_roots: bool = False) -> None:
-        """Commit rows to some roots."""
+    def step(self, *names: str, all_roots: bool = False) -> None:
+        """Commit rows to these roots, or to some."""
         count = len(self.roots) if all_roots else self._random.randint(1, len(self.roots))
-        for name in self._random.sample(sorted(self.roots), count):
+        for name in names or self._random.sample(sorted(self.roots), count):
             self._deriving.rows(self.roots[name], *self._changes(self._live[name]))
+
+    def latest_states(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Return the latest state of each root."""
+        return {
+            name: [(datetime(2024, 1, day), city, x) for day, city, x in rows]
+            for name, rows in self._live.items()
+        }
 
     def _changes(self, live: list[Row]) -> list[tuple[Any, ...]]:
         random, rows = self._random, list[tuple[Any, ...]]()
@@ -172,7 +174,14 @@ class Changing:
         return rows
 
 
-@pytest.mark.parametrize("name", QUERIES)
+_RANDOM = (
+    "semi", "exists", "in", "correlated", "lateral", "joined groups", "groups joined", "nested", "cube",
+    "union", "except", "limit", "cte",
+)  # fmt: skip
+"""Shapes that the random queries have as well; other tests use these queries."""
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if name not in _RANDOM])
 @pytest.mark.complete(after=2)
 def test_latest_state_is_that_of_the_batch_query(
     deriving: Deriving, runtime: SparkRuntime, name: str
@@ -180,11 +189,12 @@ def test_latest_state_is_that_of_the_batch_query(
     inputs = ["a", "b"] if " b" in QUERIES[name] else ["a"]
     changing = Changing(deriving, name, *inputs)
     entry = deriving.derivative(QUERIES[name], *inputs)
-    for number in range(3):
-        changing.step(all_roots=number == 0)
+    changing.step(all_roots=True)
+    deriving.run(entry)
+    for root in inputs:
+        changing.step(root)
         deriving.run(entry)
-    found = recompute(deriving, entry, runtime)
-    assert (found.missing, found.extra, found.differences) == (0, 0, [])
+    assert compare_latest_state(deriving, runtime, entry, QUERIES[name], changing.latest_states()) == []
 
 
 SESSIONS = """
@@ -208,24 +218,23 @@ def test_condition_on_a_session_applies_to_all_its_rows(deriving: Deriving, kind
     assert sorted(deriving.result(entry, "op", "city", "n", "x")) == [(0, "a", 3, 7), (0, "a", 3, 9)]
 
 
-@pytest.mark.parametrize(("query", "columns"), [(TIES, "xnsl"), (FLOATS, "smdy"), (QUERIES["full"], "xy")])
+@pytest.mark.parametrize(("query", "columns"), [(TIES, "xnsl"), (FLOATS, "smdy")])
 @pytest.mark.complete(after=1)
 def test_result_depends_neither_on_pulls_nor_on_the_division_of_work(
     deriving: Deriving, query: str, columns: str
 ) -> None:
     changing = Changing(deriving, query, "a", "b")
     once, parts = (deriving.derivative(query, "a", "b", name=name) for name in ("once", "parts"))
-    for number in range(4):
+    for number in range(3):
         changing.step(all_roots=number == 0)
-        if number == 2:
+        if number == 1:
             compact(changing.roots["a"].dataset, CompactionPolicy(), Reporter())
         deriving.run(parts)
     deriving.run(once)
     states = [latest_state(days(deriving, entry, *columns)) for entry in (once, parts)]
     assert states[0] == states[1] and states[0]
-    for entry in (once, parts):
-        report = check(deriving, entry)
-        assert (report.findings, report.unchecked) == ([], [])
+    report = check(deriving, parts)
+    assert (report.findings, report.unchecked) == ([], [])
 
 
 @pytest.mark.complete
@@ -249,8 +258,8 @@ def test_changed_query_replaces_the_rows(deriving: Deriving, runtime: SparkRunti
 
 ORIGINS = {
     "inner": [{0}, {2}], "joined groups": [{0, 1}, {2, 4}], "exists": [{0}, {2, 4}],
-    "left": [{0}, {2}], "semi": [{0}, {2, 4}], "anti": [{2}, set[int]()], "in": [{0}, {2, 4}],
-    "correlated": [{0}, {2, 4}], "lag": [{0, 1}], "limit": [{0}], "cube": [{0, 1, 2}],
+    "in": [{0}, {2, 4}], "anti": [{2}, set[int]()], "correlated": [{0}, {2, 4}], "lag": [{0, 1}],
+    "limit": [{0}], "cube": [{0, 1, 2}],
     "union": [{0, 1}, {2}], "except": [{2}, set[int]()],
 }  # fmt: skip
 """Offsets of the rows of each input that the first row of a query is derived from."""
@@ -300,7 +309,7 @@ def offsets(runs: list[tuple[int, int]]) -> set[int]:
     return {offset for first, last in runs for offset in range(first, last + 1)}
 
 
-@pytest.mark.parametrize("name", ["lag", "left", "semi"])
+@pytest.mark.parametrize("name", ["lag", "left"])
 @pytest.mark.complete
 def test_retraction_of_a_row_that_the_input_never_had_adds_no_row(
     deriving: Deriving, runtime: SparkRuntime, name: str
@@ -353,9 +362,17 @@ def test_query_that_spark_cannot_plan_is_refused_before_a_pull(deriving: Derivin
     assert raised.value.where == "query" and raised.value.hint
 
 
-@pytest.mark.parametrize(("large", "most"), [(100_000, 1_000_000), (2, 1_000_000), (2, 2)])
-@pytest.mark.parametrize("name", ["joined groups", "groups joined", "nested", "total", "subqueries"])
-@pytest.mark.complete(after=1)
+@pytest.mark.parametrize(
+    ("name", "large", "most"),
+    [
+        ("joined groups", 2, 1_000_000),
+        ("groups joined", 2, 1_000_000),
+        ("nested", 2, 1_000_000),
+        ("total", 2, 1_000_000),
+        ("subqueries", 2, 2),
+    ],
+)
+@pytest.mark.complete
 def test_kept_groups_give_the_rows_of_the_batch_query(
     deriving: Deriving,
     runtime: SparkRuntime,
@@ -374,7 +391,6 @@ def test_kept_groups_give_the_rows_of_the_batch_query(
         deriving.run(entry)
     result = recompute(deriving, entry, runtime)
     assert (result.missing, result.extra, result.differences) == (0, 0, [])
-    assert check(deriving, entry).findings == []
 
 
 def test_groups_are_kept_in_the_checkpoint(deriving: Deriving, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.column_lineage import dataset_lineage
 from odf_engine.workspace.trust import ORIGIN_FILE
 from odf_engine.workspace.workspace import Workspace
-from tests.derive.deriving import DERIVATIVE, Deriving, LogLines
+from tests.derive.deriving import DERIVATIVE, Deriving
+from tests.log_lines import LogLines
 
 A, R, CF, CT = 0, 1, 2, 3
 

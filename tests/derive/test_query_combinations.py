@@ -9,7 +9,8 @@ import pytest
 
 from tests.derive.deriving import Deriving
 from tests.derive.test_as_of_join import fed as fed_as_of
-from tests.derive.test_stateful import CF, CT, A, Lines, R, Step, fed, hashed
+from tests.derive.test_stateful import CF, CT, A, R, Step, fed, hashed
+from tests.log_lines import LogLines
 
 SIDES: list[Step] = [
     ("l", [(1, "a", 1), (1.5, "b", 2)], None),
@@ -90,7 +91,7 @@ def test_as_of_join_deduplication_and_sliding_windows_can_be_chained(deriving: D
         "SELECT window.end AS event_time, city, sum(cost) AS s FROM different\n"
         "GROUP BY window(event_time, '2 days', '1 day'), city"
     )
-    made = fed_as_of(deriving, query, TRADES, Lines(), rates="city")
+    made = fed_as_of(deriving, query, TRADES, LogLines(), rates="city")
     assert [
         (row[0].day, *row[1:]) for row in deriving.result(made[0], "event_time", "city", "s")
     ] == [(2, "a", 40), (2, "b", 40), (3, "a", 84), (3, "b", 40), (4, "a", 44)]  # fmt: skip

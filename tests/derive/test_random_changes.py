@@ -1,4 +1,7 @@
-"""Random queries over changing inputs equal the batch queries of Spark and DuckDB over the latest state."""
+"""Random queries over changing inputs equal the batch queries of Spark and DuckDB over the latest state.
+
+tests/derive/random_changes.py runs many more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from odf_engine.spark.runtime.session import SparkRuntime
 from tests.derive.deriving import Deriving
 from tests.derive.random_changes import compare
 
-SEEDS = range(100)
+SEEDS = (14, 28, 35, 46, 50, 53, 61, 62, 66, 69, 78, 79, 82, 83, 86, 94)
+"""Seeds whose queries have most of the shapes of the grammar."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

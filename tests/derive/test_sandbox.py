@@ -34,7 +34,8 @@ from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.trust import Trust
-from tests.derive.deriving import Deriving, LogLines
+from tests.derive.deriving import Deriving
+from tests.log_lines import LogLines
 
 LOOKS = """
 import os, socket, sys

@@ -227,5 +227,5 @@ def test_translated_and_original_queries_give_equal_rows(pipeline: Pipeline) -> 
         assert {row[0] for row in found} == {0}
         assert sorted({row[2:] for row in found}) == sorted({row[1:] for row in rows})
         assert pipeline.same_on_datafusion(f"{name}.original", name)
-    times = {row[0] for row in pipeline.rows("bob/6pub1", "match_time")}
+    times = {row[0] for row in pipeline.rows("bob/5pub", "match_time")}
     assert times == {datetime(2000, 1, number, tzinfo=UTC).replace(tzinfo=None) for number in (1, 2, 3)}

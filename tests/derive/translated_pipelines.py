@@ -324,13 +324,7 @@ BRANCHES: dict[str, Sequence[str]] = {
     "alice/2pub": ["alice/1pub2", "alice/1priv2"],
     "alice/3pub": ["alice/2pub", "alice/2priv"],
     "alice/4priv": ["alice/3pub"],
-    "alice/4pub": ["alice/3pub"],
-    "alice/5priv1": ["alice/4priv"],
-    "alice/5priv2": ["alice/4priv"],
-    "alice/5pub1": ["alice/4pub"],
-    "alice/5pub2": ["alice/4pub"],
-    "bob/6pub1": ["alice/5priv1", "alice/5pub1"],
-    "bob/6pub2": ["alice/5pub2"],
+    "bob/5pub": ["alice/4priv", "alice/3pub"],
 }
 """Inputs of each derivative dataset."""
 PRIVATE_ROOTS = ("alice/1priv1", "alice/1priv2", "alice/1pub1", "alice/1pub2")
@@ -354,7 +348,5 @@ def branches(suffix: str = "") -> str:
 
 PRIVATE = "".join(pushed(name, _SCORE, _MATCH) for name in PRIVATE_ROOTS) + branches()
 PRIVATE_ROWS = {
-    "alice/2priv": 12, "alice/2pub": 12, "alice/3pub": 24, "alice/4priv": 24, "alice/4pub": 24,
-    "alice/5priv1": 24, "alice/5priv2": 24, "alice/5pub1": 24, "alice/5pub2": 24, "bob/6pub1": 48,
-    "bob/6pub2": 24,
+    "alice/2priv": 12, "alice/2pub": 12, "alice/3pub": 24, "alice/4priv": 24, "bob/5pub": 48,
 }  # fmt: skip

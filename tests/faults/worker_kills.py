@@ -23,6 +23,7 @@ from typing import Any
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.parquet.slices import read_batches
 from odf_engine.workspace.workspace import Workspace
+from tests.manifests import DERIVATIVE
 from tests.waiting import wait_until
 
 CALLS = {"openat": 60, "write": 30, "fsync": 12, "rename": 8, "unlink": 8, "mkdir": 6}
@@ -41,17 +42,6 @@ content:
         order: ByName
       read: {{kind: Csv, header: true, schema: ["event_time TIMESTAMP", "city STRING", "x DOUBLE"]}}
       merge: {{kind: Append}}
-"""
-DERIVATIVE = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{inputs}]
-      transform: {{kind: Sql, engine: spark, query: "{query}"}}
 """
 QUERIES = {
     "windowed": "SELECT window.start AS event_time, city, sum(x) AS s, count(*) AS n "

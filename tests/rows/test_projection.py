@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
-from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice, SetDataSchema, SetInfo
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.rows.projection import Projection, build_projection, primary_key, write_projection
@@ -57,36 +55,6 @@ def changes(rows: Sequence[tuple[Op, Key, str]]) -> pa.Table:
 @pytest.fixture
 def stations(workspace: Workspace) -> Dataset:
     return workspace.add(read_manifests(MANIFEST, "stations.yaml"))[0].dataset
-
-
-@pytest.fixture
-def append() -> Append:
-    """Commits a table that brings its operations."""
-
-    def commit(dataset: Dataset, table: pa.Table) -> None:
-        state, now = dataset.state(), Timestamp.now()
-        schema = slice_schema(table.drop_columns(["op"]).schema, state.vocabulary)
-        if state.schema is None:
-            event = SetDataSchema(encode_schema(schema))
-            dataset.commit([event], system_time=now, expected_head=state.head)
-        written = write_slice(
-            table.to_batches(),
-            SliceProperties(
-                schema=schema,
-                vocab=state.vocabulary,
-                first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                system_time=now,
-                fallback_event_time=now,
-            ),
-            path=dataset.staging_path("data"),
-            reporter=Reporter(),
-        )
-        assert written is not None
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        add = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=written.max_event_time)
-        dataset.commit([add], system_time=now, expected_head=dataset.head(), data=written.path)
-
-    return commit
 
 
 def stored(folder: Path, *tables: pa.Table) -> Scan:

@@ -11,10 +11,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import encode_block
@@ -39,6 +38,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.slices import stage_slice
 
 START = Timestamp.parse("2024-05-01T00:00:00Z")
 SCHEMA = slice_schema(pa.schema([("city", pa.string()), ("people", pa.int64())]), DEFAULT_VOCABULARY)
@@ -66,24 +66,11 @@ def add_slices(entry: DatasetEntry, count: int = 1, rows: int = 3, city: str = "
         first = 0 if state.last_offset is None else state.last_offset + 1
         table = pa.table({"city": [city] * rows, "people": range(first, first + rows)})
         time = Timestamp(state.system_time.ns + SECOND)
-        written = write_slice(
-            table.to_batches(),
-            SliceProperties(
-                schema=SCHEMA,
-                vocab=DEFAULT_VOCABULARY,
-                first_offset=first,
-                system_time=time,
-                fallback_event_time=time,
-            ),
-            path=entry.dataset.staging_path("data"),
-            reporter=Reporter(),
-        )
-        assert written is not None
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         watermark = max(time, state.watermark or time)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)
-        commit(entry, [event], data=written.path)
-        made.append(data.physical_hash)
+        event, path = stage_slice(entry.dataset, table, SCHEMA, time, new_watermark=watermark)
+        commit(entry, [event], data=path)
+        assert event.new_data is not None
+        made.append(event.new_data.physical_hash)
     return made
 
 

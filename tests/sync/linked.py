@@ -8,17 +8,15 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.linked_objects import store_object
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.odf_schema import stored_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
-    AddData,
     AddPushSource,
     Append,
     DataField,
     DataSchema,
     DatasetKind,
-    DataSlice,
     ExtraAttributes,
     Int64,
     NdJson,
@@ -30,6 +28,7 @@ from odf_engine.metadata.object_links import LinkedTotals, totals_attribute
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.slices import stage_slice
 from tests.sync.builders import SECOND, START, commit
 
 LINK = ExtraAttributes({"opendatafabric.org/type": {"kind": "ObjectLink", "linkType": {"kind": "Multihash"}}})
@@ -56,27 +55,11 @@ def make_linked(
 
 def add_rows(entry: DatasetEntry, links: list[str | None], totals: LinkedTotals | None = None) -> None:
     """Commits rows with these links."""
-    state = entry.dataset.state()
-    first = 0 if state.last_offset is None else state.last_offset + 1
     table = pa.table({"photo": pa.array(links, pa.string()), "n": range(len(links))})
-    time = Timestamp(state.system_time.ns + SECOND)
-    written = write_slice(
-        table.to_batches(),
-        SliceProperties(
-            schema=SCHEMA,
-            vocab=DEFAULT_VOCABULARY,
-            first_offset=first,
-            system_time=time,
-            fallback_event_time=time,
-        ),
-        path=entry.dataset.staging_path("data"),
-        reporter=Reporter(),
-    )
-    assert written is not None
-    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+    time = Timestamp(entry.dataset.state().system_time.ns + SECOND)
     extra = None if totals is None else totals_attribute(totals)
-    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=time, extra=extra)
-    commit(entry, [event], data=written.path)
+    event, path = stage_slice(entry.dataset, table, SCHEMA, time, new_watermark=time, extra=extra)
+    commit(entry, [event], data=path)
 
 
 def add_object(entry: DatasetEntry, content: bytes) -> str:

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from odf_engine.base.config import Config, FetchConfig
-from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
@@ -22,6 +21,7 @@ from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
 from odf_engine.sync.remotes.http_remote import HttpRemote
 from odf_engine.sync.remotes.transports import open_remote
 from tests.ingest.ftp_server import make_certificate
+from tests.log_lines import LogLines
 from tests.ports import unused_port
 from tests.sync.hostile_server import Exchange, HostileServer, hostile
 from tests.waiting import run_with_timeout
@@ -33,17 +33,6 @@ DATA = bytes(range(256)) * 4000
 HEAD = Multihash.sha3_256(BLOCK)
 FILE = ObjectFile("data", Multihash.sha3_256(DATA), len(DATA))
 SECRET = "not-for-others"
-
-
-class Told(Reporter):
-    """Remembers the lines of the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
 
 
 @pytest.fixture
@@ -69,7 +58,7 @@ def access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteAccess:
     """Nobody waits between attempts, and for 2 s at most for an answer."""
     monkeypatch.setattr("odf_engine.net.download._PAUSE", 0)
     fetch = FetchConfig(read_timeout_seconds=2, connect_timeout_seconds=2, retries=2)
-    return RemoteAccess(Config(fetch=fetch), Credentials(tmp_path / ".odf"), Told())
+    return RemoteAccess(Config(fetch=fetch), Credentials(tmp_path / ".odf"), LogLines())
 
 
 @pytest.fixture

@@ -17,13 +17,14 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.did import DatasetId
-from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DatasetKind, DataSlice, Seed, SetDataSchema
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetKind, Seed, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.rows.row_window import RowWindowReader
+from tests.slices import stage_slice
 
 NOW = Timestamp.parse("2024-05-01T00:00:00Z")
 TYPES: list[tuple[pa.DataType, list[Any]]] = [
@@ -55,25 +56,9 @@ class Growing:
 
     def append(self, rows: list[dict[str, Any]], schema: pa.Schema | None = None) -> None:
         schema = self.schema if schema is None else schema
-        state = self.dataset.state()
-        written = write_slice(
-            pa.Table.from_pylist(rows, self.data_columns(schema)).to_batches(),
-            SliceProperties(
-                schema=schema,
-                vocab=DEFAULT_VOCABULARY,
-                first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                system_time=NOW,
-                fallback_event_time=NOW,
-            ),
-            path=self.dataset.staging_path("data"),
-            reporter=Reporter(),
-        )
-        assert written is not None
-        slice_ = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        self.commit(
-            written.path,
-            AddData(prev_offset=state.last_offset, new_data=slice_, new_watermark=written.max_event_time),
-        )
+        table = pa.Table.from_pylist(rows, self.data_columns(schema))
+        event, path = stage_slice(self.dataset, table, schema, NOW)
+        self.commit(path, event)
         self.rows += rows
 
     def data_columns(self, schema: pa.Schema) -> pa.Schema:

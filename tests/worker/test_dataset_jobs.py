@@ -10,13 +10,13 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.export import Export
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
-from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
+from odf_engine.metadata.model import SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.rows.scan import Scan
@@ -24,6 +24,7 @@ from odf_engine.rows.statistics import load_statistics
 from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.slices import stage_slice
 from tests.worker.conftest import run_request
 
 MANIFEST = """
@@ -54,20 +55,10 @@ class Home:
 def entry(tmp_path: Path) -> DatasetEntry:
     entry = Workspace.init(tmp_path / "home").add(read_manifests(MANIFEST, "ships.yaml"))[0]
     dataset, table = entry.dataset, pa.table({"name": ["Ada", "Bo", "Ada"], "berth": [1, 2, 3]})
-    state, now = dataset.state(), Timestamp.now()
-    schema = slice_schema(table.schema, state.vocabulary)
-    written = write_slice(
-        table.to_batches(),
-        SliceProperties(
-            schema=schema, vocab=state.vocabulary, first_offset=0, system_time=now, fallback_event_time=now
-        ),
-        path=dataset.staging_path("data"),
-        reporter=Reporter(),
-    )
-    assert written is not None
-    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-    events = [SetDataSchema(encode_schema(schema)), AddData(prev_offset=None, new_data=data)]
-    dataset.commit(events, system_time=now, expected_head=dataset.head(), data=written.path)
+    now, schema = Timestamp.now(), slice_schema(table.schema, dataset.state().vocabulary)
+    event, path = stage_slice(dataset, table, schema, now, new_watermark=None)
+    events = [SetDataSchema(encode_schema(schema)), event]
+    dataset.commit(events, system_time=now, expected_head=dataset.head(), data=path)
     return entry
 
 

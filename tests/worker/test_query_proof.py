@@ -19,8 +19,8 @@ from odf_engine.jobs.query import CheckProof, Query
 from odf_engine.rows.query_proof import QueryProof
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
-from tests.derive.deriving import LogLines
 from tests.derive.test_sandbox import plain_walls
+from tests.log_lines import LogLines
 from tests.sync.builders import make_root
 from tests.worker.conftest import run_request
 

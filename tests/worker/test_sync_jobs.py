@@ -22,6 +22,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
+from tests.log_lines import LogLines
 from tests.sync.builders import add_blocks, as_repository, describe, make_root
 from tests.worker.conftest import run_request
 
@@ -56,17 +57,6 @@ class Home:
         raise AssertionError("Spark was asked for")
 
 
-class Told(Reporter):
-    """Keeps the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
-
-
 @pytest.fixture
 def here(tmp_path: Path) -> Workspace:
     return Workspace.init(tmp_path / "here")
@@ -78,12 +68,12 @@ def there(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def log() -> Told:
-    return Told()
+def log() -> LogLines:
+    return LogLines()
 
 
 @pytest.fixture
-def do(here: Workspace, log: Told) -> Any:
+def do(here: Workspace, log: LogLines) -> Any:
     """Does a job in the workspace ``here``."""
     return lambda request: run_request(request, JobContext(Home(here.folder)), log)
 
