@@ -123,6 +123,7 @@ def add_alert(odf: Odf, sink: str, events: str = "JobFailed") -> None:
     assert ran.code == 0, ran.err
 
 
+@pytest.mark.complete
 def test_failed_job_is_sent_as_mail(odf: Odf, server: MailServer, folder: Path) -> None:
     url = f"smtp://localhost:{server.port}"
     add_alert(odf, f"server: '{url}', from: odf@lab.example, to: [ops@lab.example]")
