@@ -43,7 +43,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> Au
     return AuctionHouse(Workspace.init(tmp_path_factory.mktemp("nexmark") / "ws"), runtime)
 
 
-@pytest.mark.parametrize("name", ["q4", "q5", "q7", "q8", "q9", "q11", "q16", "q20"])
+@pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.complete
 def test_latest_state_is_that_of_the_batch_query(
     house: AuctionHouse, runtime: SparkRuntime, name: str
