@@ -32,6 +32,7 @@ from odf_engine.jobs.trace import Trace
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.timestamp import parse_user_time
+from odf_engine.on_demand import definitions, metadata_yaml, row_scan, row_window
 from odf_engine.rows.as_at import PinnedVersion
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
@@ -93,15 +94,11 @@ class Dataset(DatasetChain):
         >>> print(workspace["city.population"].definition.splitlines()[0])
         kind: DatasetSnapshot
         """
-        from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
-
-        return snapshot_to_yaml(self.snapshot())
+        return metadata_yaml.snapshot_to_yaml(self.snapshot())
 
     def snapshot(self) -> DatasetSnapshot:
         """Return the current definition."""
-        from odf_engine.workspace.definitions.definition import read_definition
-
-        return read_definition(self._entry, self._workspace.datasets())
+        return definitions.read_definition(self._entry, self._workspace.datasets())
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -170,13 +167,11 @@ class Dataset(DatasetChain):
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        from odf_engine.rows.scan import Scan  # deferred: it loads PyArrow
-
         if as_at is None:
-            scan = Scan.of_dataset(self._entry.dataset)
+            scan = row_scan.Scan.of_dataset(self._entry.dataset)
         else:
             version = self.version(version_text(as_at))
-            scan = Scan.of_dataset(self.at(version)._entry.dataset, version.scan_offset)
+            scan = row_scan.Scan.of_dataset(self.at(version)._entry.dataset, version.scan_offset)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
         )
@@ -194,11 +189,9 @@ class Dataset(DatasetChain):
         >>> workspace["city.population"].row_window().tail(1)["city"].to_pylist()
         ['Oslo']
         """
-        from odf_engine.rows.row_window import RowWindowReader  # deferred: it loads PyArrow
-
         if version is None:
-            return RowWindowReader(self._entry.dataset)
-        return RowWindowReader(self.at(version)._entry.dataset, last_offset=version.scan_offset)
+            return row_window.RowWindowReader(self._entry.dataset)
+        return row_window.RowWindowReader(self.at(version)._entry.dataset, last_offset=version.scan_offset)
 
     def late_rows(self) -> list[LateRowsFile]:
         """Return the files of rows that were dropped because they are late, newest block first.

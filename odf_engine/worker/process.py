@@ -29,6 +29,7 @@ from odf_engine.base.settings import load_workspace
 from odf_engine.base.terminal_text import escape_controls, escape_standard_streams
 from odf_engine.errors import OdfError
 from odf_engine.jobs.base import run_request
+from odf_engine.on_demand import spark_session, workspaces
 from odf_engine.storage.scratch import sweep_spools
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import JobLog
@@ -336,12 +337,8 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     Raises:
         OdfError: it does not start.
     """
-    # Deferred: the worker has to respond before it loads the engine.
-    from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.workspace.workspace import Workspace
-
-    home = Workspace.find(explicit=workspace)
-    runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
+    home = workspaces.Workspace.find(explicit=workspace)
+    runtime = spark_session.SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
     begin(runtime)
     runtime.start()
     try:
@@ -366,10 +363,8 @@ def _remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
     """
     if not datasets:
         return
-    from odf_engine.workspace.workspace import Workspace
-
     interrupted = set(datasets)
-    for entry in Workspace(folder).datasets():
+    for entry in workspaces.Workspace(folder).datasets():
         if str(entry.id) in interrupted:
             entry.dataset.remove_stale_files(untouched_for=0)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+from odf_engine import on_demand
 
 
 def loaded_by(module: str) -> set[str]:
@@ -25,6 +29,24 @@ def test_worker_module_imports_neither_spark_nor_arrow():
     modules = loaded_by("odf_engine.worker.process")
     for heavy in ("pyspark", "py4j", "pyarrow"):
         assert heavy not in modules
+
+
+def test_requests_of_jobs_import_no_engine():
+    loaded = loaded_by("odf_engine.jobs")
+    assert "odf_engine.jobs.pull" in loaded
+    packages = ("chain", "derive.run", "engines", "ingest", "rows", "spark", "sync", "workspace")
+    unwanted = tuple(f"odf_engine.{package}" for package in packages)
+    assert not [name for name in loaded if name.startswith(unwanted)]
+
+
+def test_modules_on_demand_are_the_declared_ones():
+    tree = ast.parse(Path(on_demand.__file__).read_text(encoding="utf-8"))
+    (branch,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in branch.body if isinstance(node, ast.ImportFrom)]
+    declared = {alias.asname: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    modules = vars(on_demand).items()
+    lazy = {name: value._name for name, value in modules if isinstance(value, on_demand.LazyModule)}
+    assert lazy == declared
 
 
 def test_decoding_blocks_imports_no_numpy_and_hashing_no_pandas():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from odf_engine.base.arrow import pa
 from odf_engine.base.atomic_files import replace_text_file
 from odf_engine.base.config import MetadataConfig
+from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import (
     check_snapshot,
     normalize_event,
@@ -61,6 +62,11 @@ from odf_engine.workspace.definitions.declared_schema import (
     schema_from_odf,
 )
 from odf_engine.workspace.definitions.ineffective_options import check_fetch, check_options
+
+if TYPE_CHECKING:
+    from odf_engine.metadata import yaml as metadata_yaml
+else:  # imports PyYAML
+    metadata_yaml = LazyModule("odf_engine.metadata.yaml")
 
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
@@ -659,9 +665,7 @@ def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
     if isinstance(event, model.SetDataSchema) and event.ddl is None:
         schema = read_declaration(event)
         return [] if schema is None else to_ddl(schema, schema_descriptions(event.odf_schema))
-    from odf_engine.metadata.yaml import to_yaml  # deferred: it imports PyYAML
-
-    return to_yaml(to_user_form(event, names)).splitlines()
+    return metadata_yaml.to_yaml(to_user_form(event, names)).splitlines()
 
 
 def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
