@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -57,6 +58,12 @@ STOP_PATIENCE: Final = 5.0
 """Seconds for jobs, and then for Spark, to end when the worker stops."""
 _CHECK_SECONDS: Final = 2.0
 """Seconds between two checks whether the worker is idle and its workspace exists."""
+
+_FIRST_PULL: Final = (
+    "odf_engine.derive.run",
+    "odf_engine.engines.spark_engine",
+    "odf_engine.ingest.polling_source",
+)
 
 _log = logging.getLogger("odf_engine.worker.process")
 
@@ -354,6 +361,8 @@ def _warm_up() -> None:
 
     Two threads must not import PySpark at the same time.
     """
+    for module in _FIRST_PULL:
+        import_module(module)
 
 
 def _remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:

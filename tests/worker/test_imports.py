@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from odf_engine import on_demand
+import pytest
+
+from odf_engine import init, on_demand
 
 
 def loaded_by(module: str) -> set[str]:
@@ -47,6 +49,25 @@ def test_modules_on_demand_are_the_declared_ones():
     modules = vars(on_demand).items()
     lazy = {name: value._name for name, value in modules if isinstance(value, on_demand.LazyModule)}
     assert lazy == declared
+
+
+@pytest.mark.complete
+def test_spark_is_ready_when_the_modules_of_the_first_pull_are_imported(tmp_path: Path):
+    init(tmp_path)
+    script = f"""
+import sys
+from pathlib import Path
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.worker.process import start_spark
+SparkRuntime.start = lambda runtime: print(len(sys.modules.keys() & {{"pyspark", "pyarrow"}}))
+start_spark(Path({str(tmp_path)!r}), lambda runtime: None)
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, after = done.stdout.splitlines()
+    assert before == "0"
+    modules = ("engines.spark_engine", "ingest.polling_source", "spark.readers", "spark.user_query")
+    assert {f"odf_engine.{module}" for module in modules} <= set(after.split())
 
 
 def test_decoding_blocks_imports_no_numpy_and_hashing_no_pandas():
