@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from odf_engine import api
-from odf_engine.api import CHANGE_COLUMN, DiffColumn, Difference
+from odf_engine.api import CHANGE_COLUMN, DiffColumn, Difference, pa, pc
 from odf_engine.api.text import count_of, format_count, format_time, printable
-from odf_tui.lazy import pa, pc
 from odf_tui.text.format import NULL, ellipsize_middle
 from odf_tui.text.values import column_texts
 
