@@ -18,7 +18,7 @@ from odf_engine.errors import OdfError
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.rows.statistics import ColumnStatistics, FrequentValue
-from odf_engine.worker.protocol import Failure, Job, JobState, Progress
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress, Request
 from odf_tui.features.export import ExportController, ExportDialog, ExportOptions
 from odf_tui.features.statistics import (
     StatisticsController,
@@ -172,15 +172,18 @@ async def test_stopped_or_failed_count_is_reported(source: FakeSource) -> None:
         assert drive.healths[AIR] is Health.current
 
 
-def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
+async def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
     opened: list[Any] = []
+    requests: list[Request] = []
     for kind in (STATE, QUERY, "sorted"):
         fakes = Fakes(source, "port-haven.air-readings", answers=[opened.append])
         rows = source.file_rows(AIR, "/s.parquet") if kind != "sorted" else source.rows(AIR)
         view = TableView(None, "latest state by station", "", kind, (0, 0))  # type: ignore[arg-type]
         fakes.host.widgets[DataPane] = fake_pane(rows, view)
         StatisticsController(fakes.context).show_statistics()
-    assert [each._request for each in opened] == [
+        await opened[-1]._submit()
+        requests += fakes.jobs.requests
+    assert requests == [
         ComputeStatistics(AIR, file="/s.parquet"),
         ComputeStatistics("", file="/s.parquet"),
         ComputeStatistics(AIR),
