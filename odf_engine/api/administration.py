@@ -33,7 +33,7 @@ from odf_engine.identity import ownership_proof
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import multibase_encode
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.net.credentials import Credentials, Login
+from odf_engine.net.credentials import Credentials
 from odf_engine.net.urls import origin_of
 from odf_engine.on_demand import definitions, document_store
 from odf_engine.storage.scratch import spool_stream
@@ -186,18 +186,6 @@ class Administration(WorkspaceEntries):
     def credentials(self) -> Credentials:
         """The stored credentials of repositories and servers."""
         return Credentials(self._workspace.odf)
-
-    def origins(self) -> list[str]:
-        """Return the origins with stored credentials."""
-        return self.credentials.origins()
-
-    def store_login(self, url: str, login: Login) -> str:
-        """Store the credentials of a URL, and return their origin: scheme, host and port."""
-        return self.credentials.set(url, login)
-
-    def remove_login(self, url: str) -> bool:
-        """Remove the credentials of a URL, and return whether there were any."""
-        return self.credentials.forget(url)
 
     def private_keys(self) -> list[PrivateKey]:
         """Return the private keys in the workspace, its datasets' first, by name."""

@@ -82,7 +82,7 @@ def _print_pushes(workspace: Workspace, pushed: Sequence[tuple[Job, str]]) -> No
             print_failure(job)
         else:
             result = job.result_of(Push) or PushResult()
-            print_result(push_line(job.target, result, workspace.remote_display_name(url)))
+            print_result(push_line(job.target, result, workspace.remotes.display_name(url)))
 
 
 def push_line(target: str, result: PushResult, remote: str) -> str:

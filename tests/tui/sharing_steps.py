@@ -132,5 +132,5 @@ def with_remotes(source: FakeSource, *remotes: Remote, **more: object) -> Datase
     row = dataset("visits", records=900, remotes=remotes, **more)
     source.rows_ = [row, dataset("visits-by-day", "visits", records=9), dataset("tides", records=96)]
     for name, url in [] if source.repositories() else REPOSITORIES:
-        source.add_repository(name, url)
+        source.remotes.add(name, url)
     return row

@@ -60,7 +60,7 @@ def my_wards() -> DatasetRow:
 def add_repositories(source: FakeSource) -> None:
     """Add two repositories."""
     for name in ("hospital", "lake"):
-        source.add_repository(name, f"https://{name}.example/data/")
+        source.remotes.add(name, f"https://{name}.example/data/")
 
 
 def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[ListedDataset]:

@@ -246,7 +246,7 @@ async def test_push_accepts_a_typed_address(source: FakeSource) -> None:
     fakes = await push(source, "push_to_address", pick("typed"), type_in("Lake/other/visits"))
     assert fakes.jobs.requests == [Push(dataset=row.id, url="s3://lake/odf/other/visits/")]
     for name, _ in REPOSITORIES:
-        source.remove_repository(name)
+        source.remotes.remove(name)
     fakes = await push(source, "push_to_address", pick("typed", without=["s3://lake/odf/visits/"]), None)
     assert fakes.jobs.requests == []
     source.rows_[0] = replace(row, remotes=())
