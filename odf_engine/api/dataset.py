@@ -496,7 +496,7 @@ class Provenance:
 
 
 def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
-    exact = "" if step.exact else f" (candidates: {step.reason})"
+    exact = "" if step.exact else f" (not exact: {step.reason})"
     yield f"{indent}{step.name} {_ranges_text(step.runs)}{exact}"
     for block in step.made:
         yield f"{indent}  block {block.sequence_number} {block.system_time} {_ranges_text(block.runs)}"

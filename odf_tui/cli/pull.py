@@ -113,7 +113,7 @@ def command(
 def _plan_repository(workspace: Workspace, repository: str) -> PullPlan:
     """Return the plan to pull all datasets of a repository, which is queried for them."""
     repo = workspace.remotes.repository(repository)
-    result = run_request(workspace, Search(text="", repositories=[repo.name]), f"all of {repo.name}")
+    result = run_request(workspace, Search(text="", repositories=[repo.name]), f"datasets of {repo.name}")
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
     names = [dataset.name for dataset in result.datasets]
