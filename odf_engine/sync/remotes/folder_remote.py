@@ -15,12 +15,13 @@ from odf_engine.base.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import is_valid_name
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
+from odf_engine.storage.object_store import LocalObjectStore, remove_stale_files
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.sync.remotes.base import (
     BlockwiseRemote,
     ObjectFile,
     ObjectKind,
+    ObjectNames,
     RepositoryEntry,
     read_verified_chunks,
     require_empty_target,
@@ -52,8 +53,9 @@ class FolderRemote(BlockwiseRemote):
     def __init__(self, url: str, reference: str = HEAD) -> None:
         self.url = url
         self._head_name = reference
-        self.folder = folder_of(url)
+        self.folder = _find_dataset(folder_of(url))
         self._refs = RefStore(self.folder / "refs")
+        self._names = ObjectNames()
         # Not in the folders of objects: finding old temporary files would list all objects.
         self._staging = LocalObjectStore(self.folder / "info")
 
@@ -65,7 +67,11 @@ class FolderRemote(BlockwiseRemote):
         """Return the block of a reference, or None if it does not exist."""
         try:
             # Reading a pipe may never end.
-            return self._refs.get(name) if (self.folder / "refs" / name).is_file() else None
+            if not (self.folder / "refs" / name).is_file():
+                return None
+            block = self._refs.get(name)
+            self._names.learn((self._refs.read(name) or "").lstrip())
+            return block
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None
         except NotFound as error:
@@ -96,7 +102,7 @@ class FolderRemote(BlockwiseRemote):
         """Return the size of an object in bytes, or None if it does not exist."""
         objects = self._objects(kind)
         try:
-            name = find_object_name(objects, object_hash)
+            name = next(filter(objects.exists, self._names.candidates(object_hash)), None)
             return None if name is None else objects.size(name)
         except OSError as error:
             raise self._unreadable(f"{kind}/{object_hash}", error) from error
@@ -178,9 +184,11 @@ class FolderRemote(BlockwiseRemote):
     def _read(self, kind: ObjectKind, object_hash: Multihash, start: int, at_most: int) -> Iterator[bytes]:
         objects = self._objects(kind)
         try:
-            name = find_object_name(objects, object_hash)
+            names = self._names.candidates(object_hash, rare=True)
+            name = next(filter(objects.exists, names), None)
             if name is None:
                 raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
+            self._names.learn(name)
             with objects.path(name).open("rb", buffering=0) as file:
                 file.seek(start)
                 while at_most > 0 and (chunk := file.read(min(_CHUNK, at_most))):
@@ -228,6 +236,29 @@ class FolderRepository:
                     yield from self._look(folder / name, inner, f"{name}/")
         except OSError:
             return
+
+
+def _find_dataset(folder: Path) -> Path:
+    """Return the folder of a dataset whose name, or account, may be written in another case.
+
+    Names of datasets are compared without case (chapter "Dataset Name" of the specification).
+    """
+    if (folder / "refs").is_dir():
+        return folder
+    for parent in (folder.parent, *_same_names(folder.parent)):
+        for dataset in _same_names(parent / folder.name):
+            if (dataset / "refs").is_dir():
+                return dataset
+    return folder
+
+
+def _same_names(folder: Path) -> list[Path]:
+    """Return the folders beside a folder whose names differ only in case."""
+    name = folder.name.lower()
+    try:
+        return [folder.with_name(other) for other in _names(folder.parent) if other.lower() == name]
+    except OSError:
+        return []
 
 
 def _names(folder: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -16,13 +16,13 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import AttemptFailed, RetryPolicy
 from odf_engine.net.http_client import HttpClient, Response, printable_url, sanitize_text
-from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import (
     MAX_HEAD_BYTES,
     BlockwiseRemote,
     ObjectFile,
     ObjectKind,
+    ObjectNames,
     RepositoryEntry,
 )
 
@@ -51,7 +51,7 @@ class HttpRemote(BlockwiseRemote):
         self._head_name = reference
         self.web = HttpClient.for_remote(at or url, access)
         self._base = self.web.url
-        self._base58 = False
+        self._names = ObjectNames()
 
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
@@ -64,7 +64,9 @@ class HttpRemote(BlockwiseRemote):
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
         except NotFound:
             return None
-        return parse_head(data, url)
+        head = parse_head(data, url)
+        self._names.learn(data.decode().lstrip())
+        return head
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
@@ -108,18 +110,17 @@ class HttpRemote(BlockwiseRemote):
             return int(length)
 
     def _try_names(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
-        """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
-        canonical = str(object_hash)
-        names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
-        if kind in _EXTENSIONS:  # older repositories have none
-            names = [canonical]
-        for name in reversed(list(names)) if self._base58 else names:
+        """Call ``get`` with the possible names of an object, until one exists."""
+        # Only this program writes the extensions.
+        is_extension = kind in _EXTENSIONS
+        names = [str(object_hash)] if is_extension else self._names.candidates(object_hash, rare=True)
+        for name in names:
             try:
                 result = get(f"{self._base}{kind}/{name}")
             except NotFound:
                 continue
-            if kind not in _EXTENSIONS:
-                self._base58 = name != canonical
+            if not is_extension:
+                self._names.learn(name)
             return result
         raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
 
