@@ -26,6 +26,7 @@ from odf_engine.sync.remotes.base import (
     read_verified_chunks,
     require_empty_target,
 )
+from odf_engine.sync.remotes.listing import ListedDataset, list_entry, read_index
 
 _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
@@ -207,6 +208,7 @@ class FolderRepository:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._index: dict[str, ListedDataset] = {}
 
     def datasets(self) -> Iterator[RepositoryEntry]:
         """Yield the folders that have a head, sorted by name."""
@@ -219,6 +221,7 @@ class FolderRepository:
             problem = f"the folder cannot be read: {(error.strerror or str(error)).lower()}"
             hint = "check the path, the drive and the permissions"
             raise SourceUnavailable(problem, where=self.url, hint=hint) from error
+        self._index = {row.name.lower(): row for row in read_index(folder)}
         for name in names:
             yield from self._look(folder, name, "")
 
@@ -230,12 +233,20 @@ class FolderRepository:
         try:
             if (folder / name / "refs" / HEAD).is_file():
                 remote = FolderRemote(f"{self.url}{account}{name}/")
-                yield RepositoryEntry(account + name, remote.url, head=_head(remote))
+                yield self._entry(account + name, remote.url, _head(remote))
             elif not account:
                 for inner in _names(folder / name):
                     yield from self._look(folder / name, inner, f"{name}/")
         except OSError:
             return
+
+    def _entry(self, name: str, url: str, head: str | None) -> RepositoryEntry:
+        """Return a dataset with what the index says about its newest block."""
+        row = self._index.get(name.lower())
+        if row is not None and row.head == head:
+            with suppress(BadData):  # pushes write the index anew
+                return list_entry(row, self.url)._replace(name=name, url=url)
+        return RepositoryEntry(name, url, head=head)
 
 
 def _find_dataset(folder: Path) -> Path:
