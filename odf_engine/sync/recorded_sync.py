@@ -9,7 +9,7 @@ from typing import Any
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.references import create_branch
-from odf_engine.errors import Conflict, NotFound, UsageError
+from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
@@ -181,10 +181,10 @@ def _update_index(
             name = remote.folder.relative_to(folder).as_posix()
             try:
                 update_index(folder, name, entry.dataset.state())
-            except OSError as error:
+            except (OSError, OdfError) as error:
                 reporter.warn(
-                    f"pushed, but the index of the repository cannot be written: {error.strerror}; "
-                    "odf search may show older data",
+                    f"pushed, but the index of the repository was not updated: {error}; odf search may show "
+                    "older data",
                     "index-not-written",
                 )
             return

@@ -7,8 +7,6 @@ with it. Each push to the repository updates it.
 from __future__ import annotations
 
 import fcntl
-import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,8 +14,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from odf_engine.base.atomic_files import read_small_file
-from odf_engine.base.files import fsync_file, open_file, remove_temporary
+from odf_engine.base.atomic_files import atomic_file, read_small_file
+from odf_engine.base.files import open_file
 from odf_engine.chain.state import ChainState
 from odf_engine.errors import BadData, InvalidIdentity
 from odf_engine.identity.did import DatasetId
@@ -106,7 +104,7 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
     """Write the state of a dataset to the index of a folder. Datasets that were removed leave the index.
 
     Raises:
-        OSError: it cannot be written.
+        OSError, OdfError: it cannot be written.
     """
     info = state.info
     updated = ListedDataset(
@@ -127,14 +125,6 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
             for row in read_index(folder)
             if row.name.lower() != name.lower() and (folder / row.name / "refs" / "head").is_file()
         ]
-        _replace(folder / INDEX, sorted([*others, updated], key=lambda row: row.name.lower()))
-
-
-def _replace(index: Path, rows: Sequence[ListedDataset]) -> None:
-    new = index.with_name(f".{INDEX}.new")
-    try:
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(_List(list(rows))), indent=1))
-        fsync_file(new)
-        os.replace(new, index)  # noqa: PTH105
-    finally:
-        remove_temporary(new)
+        rows = sorted([*others, updated], key=lambda row: row.name.lower())
+        with atomic_file(folder / INDEX, 0o644) as new:
+            new.write_bytes(msgspec.json.format(msgspec.json.encode(_List(rows)), indent=1))
