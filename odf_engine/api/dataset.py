@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from odf_engine.api.dataset_chain import DatasetChain
 from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
+from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.html_text import fields_html, text_html
 from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.base.terminal_text import escape_controls
@@ -21,7 +22,7 @@ from odf_engine.chain.linked_objects import export_object, linked_objects
 from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
 from odf_engine.checks.reports import StoredReport, read_report, read_summaries, report_json
 from odf_engine.derive.provenance.model import TraceStep
-from odf_engine.errors import UsageError
+from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.compact import Compact, CompactResult
 from odf_engine.jobs.ingest import Ingest
@@ -31,6 +32,7 @@ from odf_engine.jobs.push import Push, PushResult
 from odf_engine.jobs.trace import Trace
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
+from odf_engine.metadata.attachments import attachment_path
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.rows.as_at import PinnedVersion
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
@@ -182,6 +184,29 @@ class Dataset(DatasetChain):
         )
         title = self.name if as_at is None else f"{self.name} as at {as_at}"
         return Rows(scan if columns is None else scan.select(columns), title)
+
+    def write_attachments(self, folder: Path) -> list[Path]:
+        """Write the attachments of the dataset to files in a folder, and return the files.
+
+        Raises:
+            NotFound: there are no attachments.
+            InvalidManifest: a path leaves the folder. Nothing is written.
+            AlreadyExists: there is a file of the same name with other contents. Nothing is written.
+            OdfError: a file cannot be written.
+        """
+        items = self.state.attachments.items if self.state.attachments is not None else []
+        if not items:
+            raise NotFound(f"{self.name} has no attachments")
+        texts = {folder / attachment_path(item): item.content.encode() for item in items}
+        for file, text in texts.items():
+            if not file.parent.resolve().is_relative_to(folder.resolve()):
+                raise InvalidManifest("a link in the folder leads out of it", where=str(file.parent))
+            if file.is_symlink() or (file.exists() and not (file.is_file() and file.read_bytes() == text)):
+                raise AlreadyExists("the file exists", where=str(file), hint="choose another folder")
+        for file, text in texts.items():
+            with atomic_file(file, 0o666) as temporary:
+                temporary.write_bytes(text)
+        return list(texts)
 
     @property
     def remotes(self) -> DatasetRemotes:
@@ -496,7 +521,7 @@ class Provenance:
 
 
 def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
-    exact = "" if step.exact else f" (candidates: {step.reason})"
+    exact = "" if step.exact else f" (not exact: {step.reason})"
     yield f"{indent}{step.name} {_ranges_text(step.runs)}{exact}"
     for block in step.made:
         yield f"{indent}  block {block.sequence_number} {block.system_time} {_ranges_text(block.runs)}"

@@ -21,10 +21,11 @@ from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsRe
 from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
+from odf_engine.jobs.remotes import FoundDataset, Search
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
@@ -251,8 +252,15 @@ class Workspace(
             UsageError: parts of the selection exclude each other.
             NotFound: unknown dataset or repository.
             AlreadyExists: another dataset in the workspace has the name.
+            OdfError: a repository cannot be listed.
         """
-        return plan_pull(self._workspace, selection)
+        return plan_pull(self._workspace, selection, self._list_repository)
+
+    def _list_repository(self, name: str) -> list[FoundDataset]:
+        result = self._runner.run(Search(text="", repositories=[name]), f"datasets of {name}")
+        for problem in result.problems:
+            raise SourceUnavailable(problem.message, where=name)
+        return result.datasets
 
     def run_jobs(
         self, requests: Sequence[tuple[Request, str]], on_event: Callable[[Event], None]

@@ -117,7 +117,7 @@ class PullResult(JobResult, frozen=True):
             return JobSummary(f"{self.new_rows}, {self.late:,} late", "warn")
         if self.rejected:  # first, because lists truncate the text
             return JobSummary(f"{self.rejected:,} rejected, {self.new_rows}", "warn")
-        return JobSummary(f"{self.new_rows} in {self.blocks} blocks" if self.blocks > 1 else self.new_rows)
+        return JobSummary(self.new_rows)
 
     def _remote_summary(self) -> JobSummary:
         remote = short_url(self.label or self.url or "")

@@ -28,6 +28,7 @@ class PinnedBlock(msgspec.Struct, frozen=True):
     last_offset: int | None = None
     head: bool = False
     in_chain: bool = True
+    history: str = ""
 
 
 class StatisticsResult(msgspec.Struct, frozen=True):

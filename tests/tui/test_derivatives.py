@@ -252,7 +252,7 @@ def test_verification_spans_list_checks_engines_and_origins(source: Scenario) ->
     assert "2 transactions with 36 rows replayed by spark 4.3.0, originally 4.2.1" in text
     assert "finding  transform-data: block f1620: record 3 is 7" in text
     assert "not checked: input-missing: dew is not here (1 transaction)" in text
-    assert "Url air.csv␛: 1 load, 7 rows (2024-03-01 to 2024-03-02 UTC), since block 0000abcd" in text
+    assert "air.csv␛: 7 rows in 1 commit (2024-03-01 to 2024-03-02 UTC), defined in block 0000abcd" in text
     assert f"{did('a')}: to offset 6, block 0000abcd" in text
     # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []

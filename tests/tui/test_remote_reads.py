@@ -52,7 +52,7 @@ def test_remote_relation_is_updated_by_local_blocks(workspace: Workspace) -> Non
     Remotes(workspace.odf).attach(entry.id, HUB, "push")
     assert remote(workspace) == Remote(url=HUB, label="hub/visits", push=True)
     note(workspace, entry, "equal")
-    assert (remote(workspace).relation, remote_badge(row(workspace).remotes)) == ("equal", "⇡")
+    assert (remote(workspace).relation, remote_badge(row(workspace).remotes)) == ("equal", "⇡=")
     shared = str(entry.dataset.head())
     describe(entry, "one")
     describe(entry, "two")

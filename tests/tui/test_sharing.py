@@ -73,12 +73,12 @@ def test_badge_shows_relation_and_block_counts() -> None:
     assert remote_badge(()) == ""
     assert remote_badge([hospital()]) == "⇣3"
     assert remote_badge([backup()]) == "⇡2"
-    assert remote_badge([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣⇡"
+    assert remote_badge([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣=⇡="
     assert remote_badge([hospital(), backup()]) == "⇣3⇡2"
     assert remote_badge([hospital("diverged", 2, 3)]) == "÷⇣3"
     assert remote_badge([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
     assert remote_badge([backup("new", 7)]) == "⇡7"
-    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # no push remote
+    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣="  # no push remote
     assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
     remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
     assert [remote_badge_style([remote]) for remote in remotes] == [

@@ -108,7 +108,7 @@ class CellLineage:
         for alias in inputs:
             if not self.contributes(alias):
                 self.operations.append(
-                    f"rows of {alias} determine which rows exist, not the value of {names}"
+                    f"{alias} gives no value of {names}: its rows only decide which rows there are"
                 )
 
 

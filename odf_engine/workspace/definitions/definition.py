@@ -42,6 +42,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetRef, parse_ref
 from odf_engine.metadata import model
+from odf_engine.metadata.attachments import check_attachments
 from odf_engine.metadata.data_types import schema_descriptions
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -51,6 +52,7 @@ from odf_engine.metadata.model import (
     SetTransform,
     kind_of,
 )
+from odf_engine.metadata.time_formats import check_spark_format
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset
@@ -124,9 +126,6 @@ def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
         if name is None or source_name == name:
             return f": '{source_name}' was disabled by block {row.sequence_number}"
     return ""
-
-
-_MAX_ATTACHED: Final = 4 << 20  # bytes; each stored state of the chain contains the attachments
 
 
 class CheckedDefinition(msgspec.Struct, frozen=True):
@@ -354,23 +353,6 @@ def complete_declaration(
     return declare_schema(schema, event, odf=forms.data_schema == "odf")
 
 
-def check_attachments(attachments: model.Attachments) -> None:
-    """Check that attachments are small enough to be stored in a chain.
-
-    Raises:
-        InvalidManifest: they are too large.
-    """
-    if not isinstance(attachments, model.Embedded):
-        return
-    size = sum(len(item.content.encode()) for item in attachments.items)
-    if size > _MAX_ATTACHED:
-        raise InvalidManifest(
-            f"the attachments have {size:,} bytes, the limit is {_MAX_ATTACHED:,}",
-            where="SetAttachments",
-            hint="attach a text with the location of the large file",
-        )
-
-
 def _check_source(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> None:
@@ -387,6 +369,9 @@ def _check_source(
             where="merge.compareColumns",
             hint="omit it to compare all columns",
         )
+    for name in ("date_format", "timestamp_format"):
+        with error_context(f"read.{name.partition('_')[0]}Format"):
+            check_spark_format(getattr(source.read, name, None) or "")
     if not has_read_schema(source.read):
         return
     with error_context("read.schema"):
@@ -418,6 +403,9 @@ def check_precision(
     Raises:
         InvalidSchema: a column has a finer precision.
     """
+    for name in ("date_format", "timestamp_format"):
+        with error_context(f"read.{name.partition('_')[0]}Format"):
+            check_spark_format(getattr(source.read, name, None) or "")
     if not has_read_schema(source.read):
         return
     with error_context("read.schema"):

@@ -13,6 +13,7 @@ from odf_engine.data.ethereum.abi import SignatureError, parse_event
 from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
+from odf_engine.metadata.time_formats import DEFAULT_FORMAT, check_time_format
 
 _WITHOUT_HEADERS: Final = ("", "file", "ftp", "ftps", "s3")
 
@@ -103,6 +104,11 @@ def check_fetch(fetch: model.FetchStep) -> None:
             where=place,
             hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
         )
+    try:
+        check_time_format(event_time.timestamp_format or DEFAULT_FORMAT)
+    except InvalidManifest as error:
+        error.where = "fetch.eventTime.timestampFormat"
+        raise
 
 
 _MAX_TOPIC_BYTES: Final = 65_535

@@ -96,15 +96,12 @@ def json_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _json_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    from odf_engine.api import to_text  # deferred: PyArrow is slow to import
+    from odf_engine.api import python_values  # deferred: PyArrow is slow to import
 
     try:
-        return [json_value(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):
-        try:
-            return to_text(column).to_pylist()
-        except (OverflowError, ValueError) as error:
-            raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
+        return [json_value(value) for value in python_values(column)]
+    except (OverflowError, ValueError) as error:
+        raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
 
 
 def console(stderr: bool = False) -> Console:
