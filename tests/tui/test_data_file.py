@@ -40,7 +40,7 @@ from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import shown
 
 
@@ -271,7 +271,7 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
         assert app.result.problem.startswith("not a text file")
 
 
-async def test_inferred_manifest_is_written_after_confirmation(source: FakeSource, tmp_path: Path) -> None:
+async def test_inferred_manifest_is_written_after_confirmation(source: Scenario, tmp_path: Path) -> None:
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())
     found = infer_file(sample, FileChoices(), Reporter())

@@ -78,7 +78,12 @@ class RevisionReader(WorkspaceEntries):
             return head
         if isinstance(which, str):
             return Multihash.parse(which)
-        rows = chain.list_blocks(1, before=which + 1)
+        try:
+            rows = chain.list_blocks(1, before=which + 1)
+        except OdfError:  # the chain is broken: the blocks above the damage can be read
+            rows = [row for row in read_from_head(chain).rows if row.sequence_number == which]
+            if not rows:
+                raise
         if not rows or rows[0].sequence_number != which:
             raise NotFound(f"this dataset has no block {which}")
         return rows[0].hash
