@@ -108,7 +108,8 @@ async def test_workstation_shows_details_trust_and_push_sources(source: Scenario
 
         # Trust.
         distrust_tides(source)
-        await drive.press("r", "g", "U")
+        await drive.press("r")
+        await drive.press("g", "U")
         assert "is your own" in drive.hint()
         await drive.press("G", "k")
         assert "◇ harbour.tides ⊘✓" in drive.text()
@@ -145,7 +146,8 @@ async def test_workstation_shows_details_trust_and_push_sources(source: Scenario
             dataset("broken", polls=False, problem="block 3 is missing"),
         ]
         await resize(drive, (120, 36))
-        await drive.press("r", "g", "p")
+        await drive.press("r")
+        await drive.press("g", "p")
         assert "events has no polling source: press , i to push rows" in drive.hint()
         assert "Press , i to push them from files" in drive.text()
         await drive.press("P")
