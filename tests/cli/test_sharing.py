@@ -267,11 +267,23 @@ def test_push_and_pull_remotes_are_remembered_and_removed(
     make_root(Workspace(tmp_path), "other")
     ran = fresh("push", "tides", "other", "--to", f"{shop}/x")
     assert (ran.code, "is the location of a single dataset" in ran.err) == (2, True)
+    assert f"odf repo add NAME {shop}/x" in ran.err
     fresh("repo", "remove", "attic")
     ran = fresh("push", "--all", "--json")
     assert {each["url"]: each["status"] for each in ran.json} == {
         f"file://{shop}/other/": "updated", f"file://{shop}/tides/": "up-to-date",
     }  # fmt: skip
+
+
+def test_push_recursive_pushes_inputs_first(fresh: Odf, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    root = make_root(workspace, "tides")
+    make_root(workspace, "other")
+    make_derivative(workspace, root, "days")
+    fresh("repo", "add", "lab", str(tmp_path / "lab"))
+    ran = fresh("push", "-r", "days", "--to", "lab", "--json")
+    assert [(row["name"], row["status"]) for row in ran.json] == [("tides", "updated"), ("days", "updated")]
+    assert fresh("push", "-r", "days", "--branch", "x").code == 2
 
 
 def test_pull_all_pulls_every_dataset_of_a_repository(
