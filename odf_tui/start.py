@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import odf_engine
 from odf_engine.api import workspace_folder
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import EarlyRead, EarlyReads
@@ -95,9 +96,7 @@ class DeferredWorkspace:
 
 
 def _open_workspace(folder: Path) -> Workspace:
-    from odf_engine.api.workspace import open
-
-    return open(folder, progress=False)
+    return odf_engine.open(folder, progress=False)
 
 
 def _resume_gc() -> None:

@@ -4,6 +4,8 @@ from odf_engine.automation.alerts.definition import Alert as Alert
 from odf_engine.automation.alerts.store import Delivery as Delivery
 from odf_engine.automation.flows.definition import Flow as Flow
 from odf_engine.automation.flows.store import Run as Run
+from odf_engine.base.arrow import pa as pa
+from odf_engine.base.arrow import pc as pc
 from odf_engine.base.atomic_files import read_small_file as read_small_file
 from odf_engine.base.atomic_files import replace_text_file as replace_text_file
 from odf_engine.base.atomic_files import rewrite_text_file as rewrite_text_file
@@ -11,6 +13,7 @@ from odf_engine.base.config import HOST_NAME as HOST_NAME
 from odf_engine.base.config import Config as Config
 from odf_engine.base.config import UiConfig as UiConfig
 from odf_engine.base.files import open_file as open_file
+from odf_engine.base.lazy import LazyModule as LazyModule
 from odf_engine.base.progress import JobWarning as JobWarning
 from odf_engine.base.progress import Reporter as Reporter
 from odf_engine.base.settings import CONFIG_FILE as CONFIG_FILE
@@ -41,7 +44,6 @@ from odf_engine.checks.definition import CheckDefinition as CheckDefinition
 from odf_engine.checks.reports import CheckReport as CheckReport
 from odf_engine.checks.reports import RejectedBatch as RejectedBatch
 from odf_engine.checks.reports import result_json as result_json
-from odf_engine.data.arrow_compute import pc as pc
 from odf_engine.data.arrow_compute import python_values as python_values
 from odf_engine.data.arrow_compute import to_text as to_text
 from odf_engine.data.changelog import Op as Op

@@ -24,6 +24,7 @@ from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.automation.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.base import settings
 from odf_engine.base.config import Config
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.checks.reports import RejectedBatch, list_rejected
@@ -32,20 +33,26 @@ from odf_engine.identity import ownership_proof
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import multibase_encode
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.net.credentials import Credentials, Login
+from odf_engine.net.credentials import Credentials
 from odf_engine.net.urls import origin_of
+from odf_engine.on_demand import definitions, document_store
 from odf_engine.storage.scratch import spool_stream
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from odf_engine.api.alerts import WorkspaceAlerts
-    from odf_engine.api.flows import ChecksView, WorkspaceFlows
-    from odf_engine.api.operations.health import HealthCheck
+    from odf_engine.api import alerts as workspace_alerts
+    from odf_engine.api import flows as workspace_flows
+    from odf_engine.api.operations import health
+    from odf_engine.automation.alerts import metrics as workspace_metrics
     from odf_engine.workspace.documents.document import Document
-    from odf_engine.workspace.documents.store import Documents
     from odf_engine.workspace.fsck import FsckReport
+else:
+    workspace_alerts = LazyModule("odf_engine.api.alerts")
+    workspace_flows = LazyModule("odf_engine.api.flows")
+    health = LazyModule("odf_engine.api.operations.health")
+    workspace_metrics = LazyModule("odf_engine.automation.alerts.metrics")
 
 D = TypeVar("D", bound="Document[Any]")
 _MAX_PROOF_BYTES: Final = 4 << 20
@@ -112,12 +119,8 @@ class Administration(WorkspaceEntries):
             AlreadyExists: a dataset has the name.
             OdfError: the name is invalid, or the definition cannot be read.
         """
-        from odf_engine.workspace.definitions.definition import (
-            read_definition,  # deferred, as in DatasetEditor
-        )
-
         entry = self.entry(dataset)
-        snapshot = replace(read_definition(entry, self._workspace.datasets()), name=name)
+        snapshot = replace(definitions.read_definition(entry, self._workspace.datasets()), name=name)
         is_own = self._trusts.is_own(entry)
         origin = self._trusts.read_origin(entry) or f"dataset {entry.id}"
         self._workspace.add([snapshot], None if is_own else {name: origin})
@@ -183,18 +186,6 @@ class Administration(WorkspaceEntries):
     def credentials(self) -> Credentials:
         """The stored credentials of repositories and servers."""
         return Credentials(self._workspace.odf)
-
-    def origins(self) -> list[str]:
-        """Return the origins with stored credentials."""
-        return self.credentials.origins()
-
-    def store_login(self, url: str, login: Login) -> str:
-        """Store the credentials of a URL, and return their origin: scheme, host and port."""
-        return self.credentials.set(url, login)
-
-    def remove_login(self, url: str) -> bool:
-        """Remove the credentials of a URL, and return whether there were any."""
-        return self.credentials.forget(url)
 
     def private_keys(self) -> list[PrivateKey]:
         """Return the private keys in the workspace, its datasets' first, by name."""
@@ -291,15 +282,13 @@ class Administration(WorkspaceEntries):
         """
         return ServerProcess.start(self.folder, options)
 
-    def check_health(self, *, start_spark: bool = False) -> list[HealthCheck]:
+    def check_health(self, *, start_spark: bool = False) -> list[health.HealthCheck]:
         """Check that jobs can run: the disk, permissions, clock, versions of rows, worker, Spark and memory.
 
         Args:
             start_spark: start Spark too, which takes some seconds.
         """
-        from odf_engine.api.operations.health import check_workspace  # deferred: only this needs it
-
-        return check_workspace(self._workspace, start=start_spark)
+        return health.check_workspace(self._workspace, start=start_spark)
 
     def collect_files(
         self, datasets: Collection[str], reporter: Reporter, *, dry_run: bool, now: bool
@@ -330,42 +319,30 @@ class Administration(WorkspaceEntries):
         # A new workspace has no cached state.
         return check_files(Workspace(self.folder), reporter, repair=repair, now=now)
 
-    def documents(self, kind: type[D]) -> Documents[D]:
+    def documents(self, kind: type[D]) -> document_store.Documents[D]:
         """Return the documents of a kind: flows, checks or alerts."""
-        from odf_engine.workspace.documents.store import Documents  # deferred: it loads PyYAML
-
-        return Documents(self._workspace.odf, kind)
+        return document_store.Documents(self._workspace.odf, kind)
 
     @property
-    def alerts(self) -> WorkspaceAlerts:
+    def alerts(self) -> workspace_alerts.WorkspaceAlerts:
         """The alerts."""
-        from odf_engine.api.alerts import WorkspaceAlerts  # deferred: it loads PyYAML
-
-        return WorkspaceAlerts(self._workspace)
+        return workspace_alerts.WorkspaceAlerts(self._workspace)
 
     def metrics(self) -> str:
         """Return metrics in the text format of Prometheus."""
-        from odf_engine.automation.alerts.metrics import collect_metrics  # deferred: only this needs it
-
-        return collect_metrics(self._workspace, self._workspace.summaries())
+        return workspace_metrics.collect_metrics(self._workspace, self._workspace.summaries())
 
     def write_metrics(self, path: Path) -> None:
         """Replace a file by metrics in the text format of Prometheus, atomically."""
-        from odf_engine.automation.alerts.metrics import write_metrics
+        workspace_metrics.write_metrics(self._workspace, path)
 
-        write_metrics(self._workspace, path)
-
-    def flows(self) -> WorkspaceFlows:
+    def flows(self) -> workspace_flows.WorkspaceFlows:
         """Return the flows. The caller closes them."""
-        from odf_engine.api.flows import WorkspaceFlows  # deferred: it loads PyYAML
+        return workspace_flows.WorkspaceFlows(self._workspace.odf)
 
-        return WorkspaceFlows(self._workspace.odf)
-
-    def dataset_checks(self, dataset: str, commits: int) -> ChecksView:
+    def dataset_checks(self, dataset: str, commits: int) -> workspace_flows.ChecksView:
         """Return the checks of a dataset with the results of up to ``commits`` commits."""
-        from odf_engine.api.flows import read_dataset_checks  # deferred: it loads PyYAML
-
-        return read_dataset_checks(self.folder, dataset, commits)
+        return workspace_flows.read_dataset_checks(self.folder, dataset, commits)
 
     def rejected_batches(self, datasets: Collection[str]) -> list[RejectedBatch]:
         """Return the batches of rows that checks of datasets rejected, newest first."""

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from odf_engine.automation.alerts.definition import Alert, Webhook
 from odf_engine.automation.alerts.store import MAX_DEAD, AlertStore, Delivery, has_queue, read_newest
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import UsageError
 from odf_engine.net.credentials import Credentials
+from odf_engine.on_demand import net_download
 from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.automation.alerts import delivery, event_collector
+else:
+    delivery = LazyModule("odf_engine.automation.alerts.delivery")
+    event_collector = LazyModule("odf_engine.automation.alerts.event_collector")
 
 
 class WorkspaceAlerts:
@@ -28,10 +37,11 @@ class WorkspaceAlerts:
 
     def accept(self, alert: Alert) -> None:
         """Accept the current definition of an alert. It sends the events from now on."""
-        from odf_engine.automation.alerts.event_collector import EventCollector  # deferred: slow to import
-
         others = [other for other in self.documents.active() if other.name != alert.name]
-        with self._store() as store, contextlib.closing(EventCollector(self._workspace.odf, store)) as events:
+        with (
+            self._store() as store,
+            contextlib.closing(event_collector.EventCollector(self._workspace.odf, store)) as events,
+        ):
             events.begin([alert], self._workspace, replace=not others)
         self.documents.accept(alert)
 
@@ -73,9 +83,6 @@ class WorkspaceAlerts:
             UsageError: the alert is not accepted.
             OdfError: the message was not delivered.
         """
-        from odf_engine.automation.alerts.delivery import make_test_delivery, send  # deferred: slow to import
-        from odf_engine.net.download import AttemptFailed
-
         alert, state, _ = self.documents.entry(name)
         if state != "active":
             raise UsageError(
@@ -83,8 +90,9 @@ class WorkspaceAlerts:
                 hint=f"review the definition, then accept it: odf alert accept {name}",
             )
         try:
-            send(alert, make_test_delivery(alert, self._workspace), self._workspace, Reporter())
-        except AttemptFailed as failure:
+            message = delivery.make_test_delivery(alert, self._workspace)
+            delivery.send(alert, message, self._workspace, Reporter())
+        except net_download.AttemptFailed as failure:
             raise failure.error from None
         return alert.spec.sink.address
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from odf_engine.api.dataset_chain import DatasetChain
 from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
+from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.html_text import fields_html, text_html
 from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.base.terminal_text import escape_controls
@@ -21,7 +22,7 @@ from odf_engine.chain.linked_objects import export_object, linked_objects
 from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
 from odf_engine.checks.reports import StoredReport, read_report, read_summaries, report_json
 from odf_engine.derive.provenance.model import TraceStep
-from odf_engine.errors import UsageError
+from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.compact import Compact, CompactResult
 from odf_engine.jobs.ingest import Ingest
@@ -31,7 +32,9 @@ from odf_engine.jobs.push import Push, PushResult
 from odf_engine.jobs.trace import Trace
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
+from odf_engine.metadata.attachments import attachment_path
 from odf_engine.metadata.timestamp import parse_user_time
+from odf_engine.on_demand import definitions, metadata_yaml, row_scan, row_window
 from odf_engine.rows.as_at import PinnedVersion
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
@@ -93,15 +96,11 @@ class Dataset(DatasetChain):
         >>> print(workspace["city.population"].definition.splitlines()[0])
         kind: DatasetSnapshot
         """
-        from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
-
-        return snapshot_to_yaml(self.snapshot())
+        return metadata_yaml.snapshot_to_yaml(self.snapshot())
 
     def snapshot(self) -> DatasetSnapshot:
         """Return the current definition."""
-        from odf_engine.workspace.definitions.definition import read_definition
-
-        return read_definition(self._entry, self._workspace.datasets())
+        return definitions.read_definition(self._entry, self._workspace.datasets())
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -170,18 +169,39 @@ class Dataset(DatasetChain):
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        from odf_engine.rows.scan import Scan  # deferred: it loads PyArrow
-
         if as_at is None:
-            scan = Scan.of_dataset(self._entry.dataset)
+            scan = row_scan.Scan.of_dataset(self._entry.dataset)
         else:
             version = self.version(version_text(as_at))
-            scan = Scan.of_dataset(self.at(version)._entry.dataset, version.scan_offset)
+            scan = row_scan.Scan.of_dataset(self.at(version)._entry.dataset, version.scan_offset)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
         )
         title = self.name if as_at is None else f"{self.name} as at {as_at}"
         return Rows(scan if columns is None else scan.select(columns), title)
+
+    def write_attachments(self, folder: Path) -> list[Path]:
+        """Write the attachments of the dataset to files in a folder, and return the files.
+
+        Raises:
+            NotFound: there are no attachments.
+            InvalidManifest: a path leaves the folder. Nothing is written.
+            AlreadyExists: there is a file of the same name with other contents. Nothing is written.
+            OdfError: a file cannot be written.
+        """
+        items = self.state.attachments.items if self.state.attachments is not None else []
+        if not items:
+            raise NotFound(f"{self.name} has no attachments")
+        texts = {folder / attachment_path(item): item.content.encode() for item in items}
+        for file, text in texts.items():
+            if not file.parent.resolve().is_relative_to(folder.resolve()):
+                raise InvalidManifest("a link in the folder leads out of it", where=str(file.parent))
+            if file.is_symlink() or (file.exists() and not (file.is_file() and file.read_bytes() == text)):
+                raise AlreadyExists("the file exists", where=str(file), hint="choose another folder")
+        for file, text in texts.items():
+            with atomic_file(file, 0o666) as temporary:
+                temporary.write_bytes(text)
+        return list(texts)
 
     @property
     def remotes(self) -> DatasetRemotes:
@@ -194,11 +214,9 @@ class Dataset(DatasetChain):
         >>> workspace["city.population"].row_window().tail(1)["city"].to_pylist()
         ['Oslo']
         """
-        from odf_engine.rows.row_window import RowWindowReader  # deferred: it loads PyArrow
-
         if version is None:
-            return RowWindowReader(self._entry.dataset)
-        return RowWindowReader(self.at(version)._entry.dataset, last_offset=version.scan_offset)
+            return row_window.RowWindowReader(self._entry.dataset)
+        return row_window.RowWindowReader(self.at(version)._entry.dataset, last_offset=version.scan_offset)
 
     def late_rows(self) -> list[LateRowsFile]:
         """Return the files of rows that were dropped because they are late, newest block first.
@@ -496,7 +514,7 @@ class Provenance:
 
 
 def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
-    exact = "" if step.exact else f" (candidates: {step.reason})"
+    exact = "" if step.exact else f" (not exact: {step.reason})"
     yield f"{indent}{step.name} {_ranges_text(step.runs)}{exact}"
     for block in step.made:
         yield f"{indent}  block {block.sequence_number} {block.system_time} {_ranges_text(block.runs)}"

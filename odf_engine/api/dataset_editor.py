@@ -21,6 +21,15 @@ from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError, Sou
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.net.credentials import Credentials, RemoteAccess
+from odf_engine.on_demand import (
+    definition_update,
+    definitions,
+    http_client,
+    manifest_translation,
+    metadata_yaml,
+    net_download,
+    query_check,
+)
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.worker.protocol import Request
 
@@ -51,11 +60,9 @@ class DatasetEditor(WorkspaceEntries):
 
     def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
         """Store that a manifest file defines these datasets. Errors are ignored."""
-        from odf_engine.workspace.definitions.definition_update import record_manifest
-
         with suppress(OdfError):
             for dataset in datasets:
-                record_manifest(self.folder, self.entry(dataset), path)
+                definition_update.record_manifest(self.folder, self.entry(dataset), path)
 
     def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
         """Return the change of the manifest file that defines a dataset to a definition.
@@ -70,19 +77,14 @@ class DatasetEditor(WorkspaceEntries):
         Raises:
             OdfError: the file cannot be read, or no longer defines the dataset.
         """
-        from odf_engine.workspace.definitions.definition_update import (
-            find_manifest,
-            find_manifest_drift,
-            replace_definition,
-        )
-
         entry = self.entry(dataset)
-        path = find_manifest(self.folder, entry)
+        path = definition_update.find_manifest(self.folder, entry)
         if path is None:
             return None
-        if drifted and find_manifest_drift(self.folder, entry, self._workspace.datasets()) is None:
+        datasets = self._workspace.datasets()
+        if drifted and definition_update.find_manifest_drift(self.folder, entry, datasets) is None:
             return None
-        new = replace_definition(path, entry, text)
+        new = definition_update.replace_definition(path, entry, text)
         old = path.read_text(encoding="utf-8")
         return None if new == old else ManifestChange(path, old, new)
 
@@ -101,8 +103,6 @@ class DatasetEditor(WorkspaceEntries):
         rewrite_text_file(change.path, change.new)
 
     def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
-        from odf_engine.metadata.yaml import read_manifests
-
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -112,7 +112,7 @@ class DatasetEditor(WorkspaceEntries):
         except OSError as error:
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
-        return read_manifests(text, name)
+        return metadata_yaml.read_manifests(text, name)
 
     def add_definitions(
         self, definitions: Sequence[model.DatasetSnapshot], origins: Mapping[str, str]
@@ -165,10 +165,11 @@ class DatasetEditor(WorkspaceEntries):
 
     def manifest_drift(self) -> dict[str, ManifestDrift]:
         """Return how datasets differ from the manifest files that define them, by dataset id."""
-        from odf_engine.workspace.definitions.definition_update import find_manifest_drift
-
         datasets = self._workspace.datasets()
-        drifts = ((str(entry.id), find_manifest_drift(self.folder, entry, datasets)) for entry in datasets)
+        drifts = (
+            (str(entry.id), definition_update.find_manifest_drift(self.folder, entry, datasets))
+            for entry in datasets
+        )
         return {dataset: drift for dataset, drift in drifts if drift is not None}
 
     def translate_manifest(self, text: str, source: str) -> ManifestTranslation:
@@ -177,9 +178,7 @@ class DatasetEditor(WorkspaceEntries):
         Raises:
             InvalidQuery: a part of a query has no translation.
         """
-        from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
-
-        return translate_manifest(text, source, self._workspace.column_types)
+        return manifest_translation.translate_manifest(text, source, self._workspace.column_types)
 
     def download(self, url: str, max_bytes: int, seconds: float) -> bytes:
         """Return the contents of a URL, with the stored credentials and the limits of the workspace.
@@ -188,16 +187,13 @@ class DatasetEditor(WorkspaceEntries):
             SourceUnavailable: it cannot be downloaded, or not in this time.
             BadData: it is larger than ``max_bytes``.
         """
-        from odf_engine.net.download import TimeLimitReached, run_cancellable
-        from odf_engine.net.http_client import HttpClient
-
         reporter = Reporter()
         access = RemoteAccess(self._workspace.config, Credentials(self._workspace.odf), reporter)
-        client = HttpClient.for_remote(url, access)
+        client = http_client.HttpClient.for_remote(url, access)
         try:
             get = partial(client.get_bytes, url, max_bytes)
-            return run_cancellable(get, client.abort, reporter, seconds=seconds)
-        except TimeLimitReached:
+            return net_download.run_cancellable(get, client.abort, reporter, seconds=seconds)
+        except net_download.TimeLimitReached:
             raise SourceUnavailable(
                 f"the download timed out after {seconds:.0f} seconds",
                 hint="check the URL, or download the manifest and add the file",
@@ -208,10 +204,8 @@ class DatasetEditor(WorkspaceEntries):
 
     def can_translate(self, path: Path) -> bool:
         """Return whether a manifest file has a query for a missing engine that can be translated."""
-        from odf_engine.workspace.definitions.query_check import can_translate
-
         try:
-            return can_translate(self._manifests(path), self._workspace.config.engines)
+            return query_check.can_translate(self._manifests(path), self._workspace.config.engines)
         except OdfError:
             return False
 
@@ -247,13 +241,9 @@ class DatasetEditor(WorkspaceEntries):
 
     def definition(self, dataset: str) -> str:
         """Return the current definition of a dataset as a manifest; as its author wrote it, if possible."""
-        from odf_engine.metadata.yaml import snapshot_to_yaml
-        from odf_engine.workspace.definitions.definition import read_definition
-        from odf_engine.workspace.definitions.definition_update import read_own_manifest
-
         entry, datasets = self.entry(dataset), self._workspace.datasets()
-        own = read_own_manifest(self.folder, entry, datasets)
-        return own or snapshot_to_yaml(read_definition(entry, datasets))
+        own = definition_update.read_own_manifest(self.folder, entry, datasets)
+        return own or metadata_yaml.snapshot_to_yaml(definitions.read_definition(entry, datasets))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Change the definition of a dataset to a manifest.

@@ -16,6 +16,8 @@ from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, decode_result
 from odf_engine.jobs.pull import PullResult
+from odf_engine.on_demand import given_session, spark_session
+from odf_engine.worker.client import cancel_jobs, run_jobs
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.protocol import (
     Event,
@@ -67,15 +69,13 @@ class JobRunner:
         self._runtime: SparkRuntime | None = None
         self._given: GivenSpark | None = None
         if spark is not None:
-            from odf_engine.spark.runtime.given_session import GivenSpark  # deferred: it loads PySpark
-
             if in_process is False:
                 raise UsageError(
                     "the worker cannot use a Spark session of another process",
                     hint="leave out `spark` or `in_process`",
                 )
             self._in_process = True
-            self._given = GivenSpark(spark, workspace.config.spark, workspace.odf / "cache")
+            self._given = given_session.GivenSpark(spark, workspace.config.spark, workspace.odf / "cache")
         self._lock = threading.Lock()
         self._display = create_display(progress)
 
@@ -131,11 +131,9 @@ class JobRunner:
             return self._given
         if self._runtime is None or not self._runtime.is_alive:
             _check_no_other_spark()
-            from odf_engine.spark.runtime.session import SparkRuntime  # deferred: it loads PySpark
-
             workspace = self._workspace
             reporter.phase("starting Spark")
-            runtime = SparkRuntime(
+            runtime = spark_session.SparkRuntime(
                 workspace.config.spark, workspace.odf / "spark.log", workspace.odf / "cache"
             )
             with reporter.on_cancel(runtime.stop):
@@ -163,9 +161,6 @@ class JobRunner:
             return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
 
     def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
-        # Deferred, as wherever the client is used: asyncio is slow to import.
-        from odf_engine.worker.client import cancel_jobs, run_jobs
-
         known = list[str]()
 
         def note(event: Event) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, UsageError
-from odf_engine.identity.did import DatasetId
+from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import DatasetAlias, DatasetAliasRemote
 from odf_engine.jobs.base import branch_title
 from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.remotes import FoundDataset
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
@@ -48,9 +49,9 @@ class PullSelection(NamedTuple):
 
     Attributes:
         names: names of datasets, patterns with ``%``, or URLs.
-        everything: all datasets of the workspace.
+        everything: all datasets of the workspace; with ``source``, all of that repository.
         recursive: also the inputs, which are pulled first.
-        source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
+        source: the remote to pull from: a URL, or ``REPOSITORY/NAME``; with ``everything`` a repository.
         alias: the name of the only new dataset.
         locations: datasets of remotes.
     """
@@ -95,15 +96,28 @@ class PullPlan(NamedTuple):
             target.entry.on_branch(options.branch)
 
 
-def plan_pull(workspace: Workspace, selection: PullSelection) -> PullPlan:
+ListDatasets = Callable[[str], Sequence[FoundDataset]]
+"""Returns the datasets of a repository by its name."""
+
+
+def plan_pull(
+    workspace: Workspace, selection: PullSelection, list_datasets: ListDatasets = lambda _: ()
+) -> PullPlan:
     """Return the datasets that a selection pulls, with their remotes, in order.
+
+    Args:
+        workspace: the workspace.
+        selection: what is pulled.
+        list_datasets: lists a repository that is selected as a whole, or that has a dataset selected by its
+            id. By default, none is listed.
 
     Raises:
         UsageError: parts of the selection exclude each other.
         NotFound: unknown dataset or repository.
         AlreadyExists: another dataset in the workspace has the name.
+        OdfError: a repository cannot be listed.
     """
-    return PullPlan(_TargetResolver(workspace).resolve(selection))
+    return PullPlan(_TargetResolver(workspace, list_datasets).resolve(selection))
 
 
 class _TargetResolver:
@@ -115,8 +129,9 @@ class _TargetResolver:
         new: locations of datasets that are not in the workspace yet, by address.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, list_datasets: ListDatasets) -> None:
         self._workspace = workspace
+        self._list_datasets = list_datasets
         self.remotes = Remotes(workspace.odf)
         self.entries = {entry.id: entry for entry in workspace.datasets()}
         self.graph = DatasetGraph(workspace.summaries())
@@ -126,8 +141,13 @@ class _TargetResolver:
 
     def resolve(self, selection: PullSelection) -> list[PullTarget]:
         _check_selection(selection)
-        if selection.locations:
-            datasets = {dataset for place in selection.locations for dataset in self._find_at(place)}
+        locations = selection.locations
+        if selection.everything and selection.source is not None:
+            locations = self._list_repository(self.remotes.repository(selection.source).name)
+            if not locations:
+                return []
+        if locations:
+            datasets = {dataset for place in locations for dataset in self._find_at(place)}
         else:
             datasets = set(self.entries) if selection.everything else self._find_named(selection)
         if selection.alias is not None:
@@ -168,7 +188,7 @@ class _TargetResolver:
         if selection.source is None:
             return {dataset for name in selection.names for dataset in self._find_matching(name)}
         if not selection.names:
-            place = resolve_location(self.remotes, selection.source)
+            place = self._locate(selection.source)
             if place is None:
                 hint = "use a URL or REPO/NAME; odf repo list shows the repositories"
                 raise UsageError(f"--from {selection.source}: not a remote", hint=hint)
@@ -184,10 +204,38 @@ class _TargetResolver:
         return {entry.id for entry in entries}
 
     def _find_matching(self, name: str) -> Iterable[DatasetId]:
-        place = resolve_location(self.remotes, name)
+        place = self._locate(name)
         if place is not None:
             return self._find_at(place)
         return [entry.id for entry in self._workspace.match([name])]
+
+    def _locate(self, text: str) -> ResolvedUrl | None:
+        repository, _, dataset_id = text.partition("/")
+        if not dataset_id.startswith(DID_PREFIX):
+            return resolve_location(self.remotes, text)
+        name = self.remotes.repository(repository).name
+        listed = self._list_datasets(name)
+        dataset = next(
+            (dataset for dataset in listed if dataset.id == str(DatasetId.parse(dataset_id))), None
+        )
+        if dataset is not None:
+            return self._location(name, dataset)
+        hint = f"show its datasets: odf search --repo {name}"
+        if any(dataset.id is None for dataset in listed):
+            hint = f"it does not list the ids of all datasets: use {name}/NAME"
+        raise NotFound(f"{name} lists no dataset {dataset_id}", hint=hint)
+
+    def _list_repository(self, name: str) -> list[ResolvedUrl]:
+        """Return the locations of all datasets of a repository; invalid names are skipped."""
+        places: list[ResolvedUrl] = []
+        for dataset in self._list_datasets(name):
+            with suppress(InvalidIdentity):  # names are untrusted
+                places.append(self._location(name, dataset))
+        return places
+
+    def _location(self, repository: str, dataset: FoundDataset) -> ResolvedUrl:
+        ref = DatasetAliasRemote.parse(f"{repository}/{dataset.name}")
+        return self.remotes.locate(ref)._replace(name=str(ref.alias))
 
     def _find_at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
         dataset = self.remotes.find_by_url(place.url)
@@ -228,17 +276,11 @@ class _TargetResolver:
             )
 
 
-def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
-    """Return the locations of datasets of a repository by their names there; invalid names are skipped."""
-    places: list[ResolvedUrl] = []
-    for name in names:
-        with suppress(InvalidIdentity):  # names are untrusted
-            ref = DatasetAliasRemote.parse(f"{repository}/{name}")
-            places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
-    return places
-
-
 def _check_selection(selection: PullSelection) -> None:
+    if selection.everything and selection.source is not None and not selection.names:
+        if selection.alias is not None:
+            raise UsageError("--as applies to exactly one new dataset", hint="do not combine it with --all")
+        return
     has_selection = bool(selection.names or selection.locations) or selection.source is not None
     if has_selection == selection.everything:
         hint = "specify names, patterns with % or URLs, or use --all"

@@ -12,6 +12,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.base.terminal_text import escape_controls
 from odf_engine.data.arrow_compute import python_values
 from odf_engine.errors import Unsupported
+from odf_engine.on_demand import row_export, row_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,9 +58,8 @@ class Rows:
             title: what the rows are, in words.
             names: the names of the system columns, for rows of a dataset.
         """
-        from odf_engine.rows.scan import Scan  # deferred: it loads PyArrow
-
-        return cls(Scan.of_file(path) if names is None else Scan.of_file(path, names), title)
+        file = row_scan.Scan.of_file(path) if names is None else row_scan.Scan.of_file(path, names)
+        return cls(file, title)
 
     @property
     def schema(self) -> pa.Schema:
@@ -178,9 +178,7 @@ class Rows:
         >>> workspace["city.population"].scan(columns=["city"]).write(target, "csv") > 0
         True
         """
-        from odf_engine.rows.export import export  # deferred: it loads PyArrow
-
-        return export(self._scan, path.absolute(), format, Reporter(), replace=replace).size
+        return row_export.export(self._scan, path.absolute(), format, Reporter(), replace=replace).size
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the rows as an Arrow C stream (PyCapsule interface). Libraries call it.

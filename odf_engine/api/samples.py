@@ -15,6 +15,7 @@ from typing import Final
 from odf_engine.errors import Conflict, OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
+from odf_engine.on_demand import definition_update, metadata_yaml
 from odf_engine.worker.protocol import Request
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -496,18 +497,15 @@ def write_files(folder: Path) -> None:
 
 def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
     """Add the missing datasets of the demo, and return all of its datasets, inputs first."""
-    from odf_engine.metadata.yaml import read_manifests
-    from odf_engine.workspace.definitions.definition_update import record_manifest
-
     snapshots = {}
     for name in MANIFESTS:
         path = workspace.folder / "manifests" / name
-        (snapshots[path],) = read_manifests(path.read_text(encoding="utf-8"), str(path))
+        (snapshots[path],) = metadata_yaml.read_manifests(path.read_text(encoding="utf-8"), str(path))
     names = {str(entry.alias).lower() for entry in workspace.datasets()}
     workspace.add([snapshot for snapshot in snapshots.values() if snapshot.name.lower() not in names])
     entries = {path: workspace.resolve(snapshot.name) for path, snapshot in snapshots.items()}
     for path, entry in entries.items():
-        record_manifest(workspace.folder, entry, path)
+        definition_update.record_manifest(workspace.folder, entry, path)
     return list(entries.values())
 
 

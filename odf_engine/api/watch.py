@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.errors import OdfError
 from odf_engine.worker.client import Client
 from odf_engine.worker.protocol import Event
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = LazyModule("asyncio")  # slow to import
 
 
 class Watch:

@@ -19,12 +19,16 @@ from odf_engine.api.readers.fingerprint import data_fingerprint
 from odf_engine.api.readers.job_reader import JobReader
 from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsReader, TimelineReader
 from odf_engine.api.rows import Rows
+from odf_engine.api.watch import Watch
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
+from odf_engine.jobs.remotes import FoundDataset, Search
+from odf_engine.on_demand import metadata_yaml
+from odf_engine.worker.client import run_jobs
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
@@ -32,7 +36,6 @@ from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odf_engine.api.watch import Watch
     from odf_engine.worker.protocol import Event, Job, Request
     from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
@@ -251,8 +254,15 @@ class Workspace(
             UsageError: parts of the selection exclude each other.
             NotFound: unknown dataset or repository.
             AlreadyExists: another dataset in the workspace has the name.
+            OdfError: a repository cannot be listed.
         """
-        return plan_pull(self._workspace, selection)
+        return plan_pull(self._workspace, selection, self._list_repository)
+
+    def _list_repository(self, name: str) -> list[FoundDataset]:
+        result = self._runner.run(Search(text="", repositories=[name]), f"datasets of {name}")
+        for problem in result.problems:
+            raise SourceUnavailable(problem.message, where=name)
+        return result.datasets
 
     def run_jobs(
         self, requests: Sequence[tuple[Request, str]], on_event: Callable[[Event], None]
@@ -265,8 +275,6 @@ class Workspace(
             requests: the requests, with the names of their targets for messages.
             on_event: called with each event of these jobs.
         """
-        from odf_engine.worker.client import run_jobs  # deferred: it imports asyncio
-
         jobs = run_jobs(self.folder, list(requests), on_event)
         if not all(request.read_only for request, _ in requests):
             notify_datasets_changed(self.folder)
@@ -287,8 +295,6 @@ class Workspace(
         >>> workspace.add({"kind": "DatasetSnapshot", "version": 1, "content": content})
         [<Dataset city.weather (root)>]
         """
-        from odf_engine.metadata.yaml import read_manifests  # deferred: most scripts do not need it
-
         if isinstance(definition, str) and definition.endswith((".yaml", ".yml")) and "\n" not in definition:
             definition = Path(definition)
         if isinstance(definition, Path):
@@ -301,7 +307,9 @@ class Workspace(
         else:
             documents = [definition] if isinstance(definition, Mapping) else definition
             text, source = "\n---\n".join(map(json.dumps, documents)), "definition"
-        return [self._dataset(entry) for entry in self._workspace.add(read_manifests(text, source))]
+        return [
+            self._dataset(entry) for entry in self._workspace.add(metadata_yaml.read_manifests(text, source))
+        ]
 
     def pull(
         self,
@@ -392,8 +400,6 @@ class Workspace(
             with workspace.watch(print):
                 ...
         """
-        from odf_engine.api.watch import Watch  # deferred: it imports asyncio
-
         return Watch(self.folder, listener)
 
     def close(self) -> None:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from odf_engine.base.lazy import LazyModule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,18 +16,9 @@ if TYPE_CHECKING:
 
     pc: Any
 else:
-
-    class _LazyModule:
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(import_module(self._name), name)
-            setattr(self, name, value)
-            return value
-
-    pa, pc, pq, types = (
-        _LazyModule(name) for name in ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "pyarrow.types")
-    )
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
+    pq = LazyModule("pyarrow.parquet")
+    types = LazyModule("pyarrow.types")
 
 __all__ = ["pa", "pc", "pq", "types"]

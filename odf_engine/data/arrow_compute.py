@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -110,7 +110,16 @@ def to_text(array: pa.Array) -> pa.Array:
 
 
 def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return Python values. A value with times that Python does not support has its times as text."""
+    """Return Python values. A value with times that Python does not support has its times as text.
+
+    Python has no years beyond 9999, and no nanoseconds.
+    """
+    # `to_pylist` would truncate nanoseconds.
+    if _is_nanosecond_time(array.type):
+        return to_text(array).to_pylist()
+    exact = _with_text_times(array.type, _is_nanosecond_time)
+    if exact != array.type:
+        array = array.cast(exact)
     try:
         return array.to_pylist()
     except (OverflowError, ValueError):
@@ -123,7 +132,7 @@ def _python_value(array: pa.Array | pa.ChunkedArray) -> Any:
     except (OverflowError, ValueError):
         if types.is_temporal(array.type):
             return to_text(array).to_pylist()[0]
-        return array.cast(_with_text_times(array.type)).to_pylist()[0]
+        return array.cast(_with_text_times(array.type, types.is_temporal)).to_pylist()[0]
 
 
 def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
@@ -132,15 +141,22 @@ def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _with_text_times(data_type: pa.DataType) -> pa.DataType:
-    if types.is_temporal(data_type):
+def _is_nanosecond_time(data_type: pa.DataType) -> bool:
+    return types.is_time64(data_type) and data_type.unit == "ns"
+
+
+def _with_text_times(data_type: pa.DataType, is_text: Callable[[pa.DataType], bool]) -> pa.DataType:
+    """Return a type with text instead of some types of times, at any depth."""
+    if is_text(data_type):
         return pa.string()
     if is_list_like(data_type):
-        return pa.list_(_with_text_times(data_type.value_type))
+        item = _with_text_times(data_type.value_type, is_text)
+        return data_type if item == data_type.value_type else pa.list_(item)
     if types.is_struct(data_type):
-        return pa.struct([field.with_type(_with_text_times(field.type)) for field in data_type])
+        return pa.struct([field.with_type(_with_text_times(field.type, is_text)) for field in data_type])
     if types.is_map(data_type):
-        return pa.map_(_with_text_times(data_type.key_type), _with_text_times(data_type.item_type))
+        key, item = (_with_text_times(part, is_text) for part in (data_type.key_type, data_type.item_type))
+        return pa.map_(key, item)
     return data_type
 
 

@@ -534,7 +534,14 @@ def digest_file(path: Path) -> FileDigest:
         problem = "the file name is not UTF-8 text"
         raise BadData(problem, where=str(path), hint="rename the file")
     with path.open("rb") as file:
-        is_parquet = file.read(len(_PARQUET)) == _PARQUET
+        start = file.read(1 << 12)
+    is_parquet = start.startswith(_PARQUET)
+    if not is_parquet and b"\0" not in start:  # the other formats begin with numbers of four bytes
+        raise BadData(
+            "this is a text file: only Parquet and Arrow IPC files have a logical hash",
+            where=str(path),
+            hint="to prove rows in a text file, pull it into a dataset",
+        )
     return _digest(path) if is_parquet else _digest_isolated(path)
 
 

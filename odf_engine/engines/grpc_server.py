@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import load_config, load_workspace, user_file
 from odf_engine.base.terminal_text import escape_standard_streams
+from odf_engine.chain.normal_form import normalize_transform
 from odf_engine.engines import grpc_messages as wire
 from odf_engine.engines.contract import Engine, InputRows, TransactionResult
 from odf_engine.engines.input_intervals import with_rows_of_intervals
@@ -263,7 +264,7 @@ class EngineServer:
                     self._runtime.start()
 
     def _transform(self, message: bytes, reporter: Reporter) -> bytes:
-        received = decode_table(wire.decode_field(message), TransformRequest)
+        received = _decode_request(wire.decode_field(message), TransformRequest)
         extension = wire.decode(wire.decode_field(message, wire.EXTENSION) or b"{}", wire.RequestExtension)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             result = self._engine.run("execute", request, extension.declared, reporter)
@@ -275,7 +276,7 @@ class EngineServer:
         )
 
     def _raw_query(self, message: bytes, reporter: Reporter) -> bytes:
-        request = decode_table(wire.decode_field(message), RawQueryRequest)
+        request = _decode_request(wire.decode_field(message), RawQueryRequest)
         return wire.encode_fields(
             encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
         )
@@ -287,7 +288,7 @@ class EngineServer:
 
     def _migrate(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.MigrateQuery)
-        received = decode_table(query.request, TransformRequest)
+        received = _decode_request(query.request, TransformRequest)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             result = self._engine.run(query.how, request, query.declared, reporter)
         migrated = wire.Migrated(_written_interval(result), result.watermark, result.version)
@@ -295,7 +296,7 @@ class EngineServer:
 
     def _provenance(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.DeriveProvenance)
-        received = decode_table(query.request, TransformRequest)
+        received = _decode_request(query.request, TransformRequest)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             derived = self._engine.provenance(request, query.rows, reporter)
         return wire.encode_fields(wire.encode(derived))
@@ -304,6 +305,19 @@ class EngineServer:
         query = wire.decode(wire.decode_field(message), wire.ComputeOutcome)
         outcome = self._engine.compute_outcome(query.query, query.tables, reporter)
         return wire.encode_fields(wire.encode(outcome))
+
+
+_Request = TypeVar("_Request", TransformRequest, RawQueryRequest)
+
+
+def _decode_request(data: bytes, kind: type[_Request]) -> _Request:
+    """Decode a request. Other coordinators may send a single query without a list of queries.
+
+    Raises:
+        InvalidQuery: there is no query, or it has no normal form.
+    """
+    request = decode_table(data, kind)
+    return msgspec.structs.replace(request, transform=normalize_transform(request.transform))
 
 
 def _written_interval(result: TransactionResult) -> OffsetInterval | None:

@@ -60,6 +60,10 @@ def _base32_encode(data: bytes) -> str:
     return base64.b32encode(data).decode().rstrip("=")
 
 
+def _base64url_encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()
+
+
 def _check_canonical(data: bytes, text: str, encode: Callable[[bytes], str]) -> bytes:
     # Without this check, unused low bits would give two texts for one value.
     if encode(data).upper() != text.upper():
@@ -77,11 +81,22 @@ _DECODERS: Final[dict[str, Callable[[str], bytes]]] = {
     "u": lambda text: _base64_decode(text, b"-_"),
     "U": _base64_padded_decode,
 }
+MULTIBASE_PREFIXES: Final = "fzFbBuU"
+"""Prefixes of the encodings for names of files; most names are in the first two."""
+_ENCODERS: Final[dict[str, Callable[[bytes], str]]] = {
+    "f": bytes.hex,
+    "z": lambda data: base58btc_encode(data)[1:],
+    "F": lambda data: data.hex().upper(),
+    "b": lambda data: _base32_encode(data).lower(),
+    "B": _base32_encode,
+    "u": lambda data: _base64url_encode(data).rstrip("="),
+    "U": _base64url_encode,
+}
 
 
-def multibase_encode(data: bytes) -> str:
-    """Encode ``data`` in lower case base16 with the multibase prefix ``f``."""
-    return "f" + data.hex()
+def multibase_encode(data: bytes, prefix: str = "f") -> str:
+    """Encode ``data`` in the encoding with a multibase prefix: ``f`` base16, ``z`` base58btc, …"""
+    return prefix + _ENCODERS[prefix](data)
 
 
 def multibase_decode(text: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from odf_engine.base.config import Config, OnConflict, parse_size
+from odf_engine.base.config import OnConflict, parse_size
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
@@ -73,6 +73,7 @@ from odf_engine.workspace.definitions.definition import accepts_operations
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
+    from odf_engine.workspace.workspace import Workspace
 
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
@@ -96,7 +97,7 @@ class IngestContext(NamedTuple):
     Attributes:
         entry: the dataset.
         session: Spark session.
-        config: the config of the workspace.
+        workspace: the workspace of the dataset.
         reporter: receives phases, amounts and commits, and cancels the job.
         checks: checks of the dataset, which the new rows must pass.
         strict: rows of a ledger with a known key and other values are an error; overrides the setting
@@ -106,7 +107,7 @@ class IngestContext(NamedTuple):
 
     entry: DatasetEntry
     session: SparkSession
-    config: Config
+    workspace: Workspace
     reporter: Reporter
     checks: DatasetChecks | None
     strict: bool = False
@@ -145,7 +146,7 @@ class PayloadJob:
         Raises:
             Conflict: the head is not ``after``.
         """
-        entry, config = context.entry, context.config
+        entry, config = context.entry, context.workspace.config
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
@@ -153,6 +154,7 @@ class PayloadJob:
         self._session = context.session
         self._folder = folder
         self._config = config
+        self._root = context.workspace.folder
         self._reporter = context.reporter
         self._reader = reader
         self._strict = context.strict
@@ -302,7 +304,8 @@ class PayloadJob:
         if steps:
             self._reporter.phase("prepare")
         limits = PrepareLimits.of(self._config.prepare)
-        return prepare(steps, payload.path, payload.name, self._folder, self._reporter, limits)
+        file = PreparedFile(payload.path, payload.name)
+        return prepare(steps, file, self._root, self._folder, self._reporter, limits)
 
     def _read(self, prepared: PreparedFile) -> ReadPlan | None:
         reporter = self._reporter

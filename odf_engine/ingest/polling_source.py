@@ -225,7 +225,7 @@ def _open_payloads(
             ethereum=workspace.config.ethereum,
         )
         checks = load_checks(workspace, entry, runtime.session)
-        shared = IngestContext(entry, runtime.session(), workspace.config, reporter, checks, options.strict)
+        shared = IngestContext(entry, runtime.session(), workspace, reporter, checks, options.strict)
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
             yield _iter_jobs(shared, source, payloads, job)
 

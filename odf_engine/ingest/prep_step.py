@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from odf_engine.spark.text_files import PreparedTextFile, RecordLines
 
 
-def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter, most_bytes: int) -> None:
-    """Run a command on ``path`` and write its output to ``target``. Errors refer to the file by ``name``.
+def run_pipe(
+    step: Pipe, file: PreparedFile, root: Path, target: Path, reporter: Reporter, most_bytes: int
+) -> None:
+    """Run a command on a file and write its output to ``target``.
+
+    The working directory is ``root``, the folder of the workspace, so that the command can be a script there.
 
     Raises:
         BadData: the command failed, or wrote more than ``most_bytes``.
@@ -43,18 +47,18 @@ def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter
     """
     if not step.command or not step.command[0]:
         raise InvalidManifest("missing command in a Pipe step", where="prepare")
-    reporter.log(f"{name} | {shlex.join(step.command)}")
+    reporter.log(f"{file.name} | {shlex.join(step.command)}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="pipe-") as folder:
         ended = run_command(
             step.command,
-            folder=Path(folder),
+            folder=root,
             environment=clean_environment(Path(folder)),
             reporter=reporter,
-            stdin=path,
+            stdin=file.path,
             output=CommandOutput(target=target, most_bytes=most_bytes),
         )
     if ended.code != 0:
-        raise BadData(f"command {shlex.join(step.command)} {ended}", where=name)
+        raise BadData(f"command {shlex.join(step.command)} {ended}", where=file.name)
 
 
 _GZIP: Final = 31  # Window bits of zlib for a gzip stream.
@@ -105,13 +109,21 @@ class PreparedFile:
 
 def prepare(
     steps: Sequence[PrepStep] | None,
-    path: Path,
-    name: str,
+    fetched: PreparedFile,
+    root: Path,
     job: Path,
     reporter: Reporter,
     limits: PrepareLimits | None = None,
 ) -> PreparedFile:
     """Run the steps on a fetched file. Without steps, return the file itself.
+
+    Args:
+        steps: the steps.
+        fetched: the file.
+        root: the folder of the workspace, in which commands run.
+        job: for the prepared files.
+        reporter: receives what is done, and can cancel.
+        limits: of the prepared files.
 
     Raises:
         BadData: the archive is of another format, truncated, damaged, unsafe or beyond the limits, or has
@@ -120,11 +132,12 @@ def prepare(
         Cancelled: the job was cancelled.
     """
     limits = limits or PrepareLimits()
+    path, name = fetched.path, fetched.name
     packed = path.stat().st_size  # Nested archives are compared with the outermost one.
     for number, step in enumerate(steps or ()):
         target, started = job / f"prepared-{number}", monotonic()
         if isinstance(step, Pipe):
-            run_pipe(step, path, name, target, reporter, limits.most_bytes)
+            run_pipe(step, PreparedFile(path, name), root, target, reporter, limits.most_bytes)
             name = f"{name} | {Path(step.command[0]).name}"
             packed = target.stat().st_size
         elif step.format is CompressionFormat.Zip:

@@ -442,7 +442,7 @@ def push(
     ):
         session, checks = runtime.session(), load_checks(workspace, entry, runtime.session)
         attached = store_objects(entry.dataset, attachments, reporter)
-        context = IngestContext(entry, session, workspace.config, reporter, checks, options.strict, attached)
+        context = IngestContext(entry, session, workspace, reporter, checks, options.strict, attached)
         for path in files:
             try:
                 if not _push_file(context, event, path, options, job):
@@ -472,7 +472,7 @@ def _push_file(
         return False
     step = read_step_for(event.read, options.format, path, reporter)
     _reject_compressed(path, step, entry)
-    file_reader = _file_reader(context.config, state, event, step, options.ignore_unknown)
+    file_reader = _file_reader(context.workspace.config, state, event, step, options.ignore_unknown)
     effective = replace(event, read=step)
     with payload_scratch_folder(job) as folder:
         PayloadJob(context, effective, payload, folder, after=state.head, reader=file_reader.read).run()

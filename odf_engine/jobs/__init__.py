@@ -1,7 +1,8 @@
 """Kinds of jobs, one module per kind with its request, its result and its work.
 
-A new kind of job is a module here: :data:`JOB_KINDS` has the requests of all modules. The modules import what
-a job runs only when it runs, since clients import them too. The package must not import `worker`.
+A new kind of job is a module here: :data:`JOB_KINDS` has the requests of all modules. Since clients import
+them too, a job uses the rest of the engine through :mod:`odf_engine.on_demand`. The package must not import
+`worker`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.html_text import fields_html
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
+from odf_engine.on_demand import workspaces
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -74,10 +76,7 @@ class JobContext:
         Raises:
             NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
         """
-        # Deferred: the worker has to respond before it loads the engine.
-        from odf_engine.workspace.workspace import Workspace
-
-        return Workspace.find(explicit=self.host.folder)
+        return workspaces.Workspace.find(explicit=self.host.folder)
 
     def session(self, reporter: Reporter) -> SparkSession:
         """Return a new Spark session; Spark is started if it does not run.
@@ -191,8 +190,6 @@ class JobResult(msgspec.Struct, frozen=True):
     """A result that notebooks display as a table of its fields."""
 
     def _repr_html_(self) -> str:
-        from odf_engine.base.html_text import fields_html  # deferred: only notebooks need it
-
         names = self.__struct_fields__
         values = [(name, getattr(self, name)) for name in names]
         known = [(name.replace("_", " "), value) for name, value in values if value is not UNSET]

@@ -18,6 +18,7 @@ from odf_engine.jobs.base import (
     branch_title,
     release_arrow_memory,
 )
+from odf_engine.on_demand import check_gate
 
 
 class CheckResult(JobResult, frozen=True):
@@ -57,12 +58,10 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> CheckResult:
-        from odf_engine.checks.gate import load_checks
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         branch = self.branch or UNSET
-        checks = load_checks(workspace, entry, partial(context.session, reporter))
+        checks = check_gate.load_checks(workspace, entry, partial(context.session, reporter))
         if checks is None:
             reporter.log(f"{entry.alias} has no checks")
             return CheckResult(str(entry.alias), branch=branch)

@@ -15,6 +15,7 @@ from odf_engine.jobs.base import (
     release_arrow_memory,
     text_or_none,
 )
+from odf_engine.on_demand import compaction
 
 
 class CompactResult(JobResult, frozen=True):
@@ -63,8 +64,6 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> CompactResult:
-        from odf_engine.chain import compaction
-
         workspace, key = context.workspace, None
         entry = workspace.resolve(self.dataset)
         compaction.require_compactable(entry.dataset, str(entry.alias))

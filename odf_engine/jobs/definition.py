@@ -13,6 +13,15 @@ from odf_engine.base.progress import Reporter, size_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, text_or_none
 from odf_engine.jobs.pull import count_changes
+from odf_engine.on_demand import (
+    chain_state,
+    ddl,
+    definitions,
+    engine_router,
+    metadata_yaml,
+    query_migration,
+    read_limit,
+)
 
 if TYPE_CHECKING:
     from odf_engine.metadata.model import DatasetSnapshot
@@ -57,18 +66,14 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
     dataset: str = ""
 
     def run(self, context: JobContext, reporter: Reporter) -> ValidateResult:
-        from odf_engine.data.ddl import to_ddl
-        from odf_engine.derive.query_migration import InputWithoutSchema, preview_migration
-        from odf_engine.engines.engine_router import EngineRouter, built_in_engines
-
         workspace = context.workspace
         snapshot = _definition(self.manifest, workspace)
         reporter.phase("validate")
-        engines = built_in_engines(workspace, partial(context.host.spark, reporter))
+        engines = engine_router.built_in_engines(workspace, partial(context.host.spark, reporter))
         try:
-            with closing(EngineRouter(workspace.config, engines, workspace.odf)) as router:
-                preview = preview_migration(workspace, snapshot, router)
-        except InputWithoutSchema as error:
+            with closing(engine_router.EngineRouter(workspace.config, engines, workspace.odf)) as router:
+                preview = query_migration.preview_migration(workspace, snapshot, router)
+        except query_migration.InputWithoutSchema as error:
             return ValidateResult(snapshot.name, message=error.message)
         if preview is None:
             return ValidateResult(snapshot.name, message="the definition has no query")
@@ -79,7 +84,7 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
             message=message,
             warning=warning,
             reads=preview.reads,
-            schema=to_ddl(preview.columns),
+            schema=ddl.to_ddl(preview.columns),
             new=preview.new,
             state=preview.state,
         )
@@ -145,30 +150,28 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
     origin: str | None = None
 
     def run(self, context: JobContext, reporter: Reporter) -> UpdateResult:
-        from odf_engine.chain.state import ChainUpdate
-        from odf_engine.derive.query_migration import MigrationOptions, migrate_query
-        from odf_engine.engines.engine_router import engines_for
-        from odf_engine.workspace.definitions.definition import record_origin
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)
         snapshot = _definition(self.manifest, workspace)
         if snapshot.name.lower() != str(entry.alias).lower():
             raise UsageError(f"the definition is for {snapshot.name}, not for {entry.alias}")
         before = entry.dataset.state()
+        options = query_migration.MigrationOptions(
+            choice=self.state, accept_columns=self.accept_columns, origin=self.origin
+        )
         if self.origin is not None:  # recorded first: it makes the query run in the sandbox
-            record_origin(entry, self.origin)
-        with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
-            outcome = migrate_query(
+            definitions.record_origin(entry, self.origin)
+        with engine_router.engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
+            outcome = query_migration.migrate_query(
                 workspace,
                 entry,
                 snapshot,
                 engine,
                 reporter,
-                MigrationOptions(choice=self.state, accept_columns=self.accept_columns, origin=self.origin),
+                options,
                 session=partial(context.session, reporter),
             )
-        update = ChainUpdate.from_states(before, entry.dataset.state())
+        update = chain_state.ChainUpdate.from_states(before, entry.dataset.state())
         message, warning = _describe_reads(outcome.reads, workspace)
         if warning is not None:
             reporter.log(warning, "warning")
@@ -191,9 +194,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
 
 
 def _definition(manifest: str, workspace: Workspace) -> DatasetSnapshot:
-    from odf_engine.metadata.yaml import read_manifests
-
-    snapshots = read_manifests(manifest, "manifest")
+    snapshots = metadata_yaml.read_manifests(manifest, "manifest")
     if len(snapshots) != 1:
         raise UsageError(f"the manifest has {len(snapshots)} definitions instead of one")
     return workspace.localize_inputs(snapshots)[0]
@@ -206,10 +207,8 @@ def _describe_reads(reads: int | None, workspace: Workspace) -> tuple[str | None
         reads: as in :class:`odf_engine.derive.query_migration.MigrationPreview`.
         workspace: has the limit.
     """
-    from odf_engine.derive.read_limit import excessive_read
-
     if reads is None:
         return None, None
-    excess = excessive_read(reads, workspace.config.transform)
+    excess = read_limit.excessive_read(reads, workspace.config.transform)
     message = "its rows can change at any time, and each pull reads earlier rows of the inputs again"
     return f"{message} (now {size_of(reads)})", None if excess is None else excess.message

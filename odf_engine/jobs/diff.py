@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
+from odf_engine.on_demand import diff, row_diff
 
 if TYPE_CHECKING:
     from odf_engine.rows.diff import Difference
@@ -37,15 +38,11 @@ class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
 
     @classmethod
     def result_type(cls) -> type[Difference]:
-        from odf_engine.rows.diff import Difference  # not loaded by the start of a client
-
-        return Difference
+        return diff.Difference
 
     def run(self, context: JobContext, reporter: Reporter) -> Difference:
-        from odf_engine.rows.row_diff import diff_datasets
-
         with release_arrow_memory():
-            return diff_datasets(
+            return row_diff.diff_datasets(
                 context.workspace,
                 self.dataset,
                 self.other,

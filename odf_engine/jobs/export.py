@@ -10,6 +10,7 @@ import msgspec
 from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import open_rows
+from odf_engine.on_demand import row_export
 
 
 class ExportResult(msgspec.Struct, frozen=True):
@@ -51,11 +52,9 @@ class Export(JobRequest[ExportResult], frozen=True, tag="export"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> ExportResult:
-        from odf_engine.rows import export
-
         rows, name = open_rows(context.workspace, self.dataset, self.file)
         with release_arrow_memory():
-            written = export.export(
+            written = row_export.export(
                 rows,
                 Path(self.path),
                 self.format,

@@ -9,6 +9,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, OnWarning
 from odf_engine.jobs.pull import PullResult, pull_result
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.on_demand import definitions, push_source, remotes, scratch, trust
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 """The values of ``format`` of :class:`Ingest`."""
@@ -46,16 +47,12 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     on_warning: OnWarning = "continue"
 
     def run(self, context: JobContext, reporter: Reporter) -> PullResult:
-        from odf_engine.storage.scratch import remove_dead_spool
-        from odf_engine.workspace.definitions.definition import select_push_source
-        from odf_engine.workspace.remotes import Remotes
-        from odf_engine.workspace.trust import Trust
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
-        select_push_source(entry, self.source)  # fails before Spark starts, like the check of trust
-        Trust(workspace).require_trust(entry)
-        known = Remotes(workspace.odf).get(entry.id)
+        # These two fail before Spark starts.
+        definitions.select_push_source(entry, self.source)
+        trust.Trust(workspace).require_trust(entry)
+        known = remotes.Remotes(workspace.odf).get(entry.id)
         for url in known.pull:
             if url not in known.push:
                 hint = f"to detach it, run odf repo alias remove {entry.alias}"
@@ -63,10 +60,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         files = [Path(file) for file in self.files]
         try:
             runtime = context.host.spark(reporter)
-
-            from odf_engine.ingest.push_source import PushOptions, push
-
-            options = PushOptions(
+            options = push_source.PushOptions(
                 source=self.source,
                 format=self.format,
                 event_time=None if self.event_time is None else Timestamp.parse(self.event_time),
@@ -76,11 +70,11 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
                 idempotency_key=self.idempotency_key,
                 attach=[Path(file) for file in self.attach],
             )
-            pushed = push(workspace, entry, runtime, reporter, files, options)
+            pushed = push_source.push(workspace, entry, runtime, reporter, files, options)
             return pull_result(entry, pushed.update, reporter, pushed.already_ingested)
         finally:
             for file in files:
-                remove_dead_spool(workspace.odf, file)
+                scratch.remove_dead_spool(workspace.odf, file)
 
     @classmethod
     def summarize(cls, result: PullResult) -> JobSummary:

@@ -13,6 +13,7 @@ from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.pull import change_counts
 from odf_engine.metadata.model import DatasetKind
+from odf_engine.on_demand import operation_counts, polling_source, query_results, remotes, slices
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -65,22 +66,20 @@ class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
         entry = workspace.resolve(self.dataset)
         _check_reads_source(workspace, entry)
         runtime = context.host.spark(reporter)
-        from odf_engine.data.operation_counts import count_operations
-        from odf_engine.data.parquet.slices import read_batches
-        from odf_engine.ingest.polling_source import PullOptions, preview
-        from odf_engine.rows.query_results import new_result, write
-
         name, vocabulary = str(entry.alias), entry.dataset.state().vocabulary
-        options = PullOptions(force=self.force, environment=context.environment)
-        with preview(workspace, entry, runtime, reporter, options) as new, release_arrow_memory():
+        options = polling_source.PullOptions(force=self.force, environment=context.environment)
+        with (
+            polling_source.preview(workspace, entry, runtime, reporter, options) as new,
+            release_arrow_memory(),
+        ):
             if new is None:
                 return PreviewResult(name)
             files = [part.path for part in new.slices]
-            counts = count_operations(files, vocabulary.operation_type_column)
-            batches = (batch for file in files for batch in read_batches(file))
+            counts = operation_counts.count_operations(files, vocabulary.operation_type_column)
+            batches = (batch for file in files for batch in slices.read_batches(file))
             first = next(batches)
-            with new_result(workspace.odf) as (part, path):
-                write(part, first.schema, chain([first], batches), self.limit)
+            with query_results.new_result(workspace.odf) as (part, path):
+                query_results.write(part, first.schema, chain([first], batches), self.limit)
             return PreviewResult(
                 name,
                 new.origin,
@@ -108,14 +107,12 @@ def _check_reads_source(workspace: Workspace, entry: DatasetEntry) -> None:
     Raises:
         UsageError: it runs a query, or synchronizes with a remote.
     """
-    from odf_engine.workspace.remotes import Remotes  # deferred, as in `run`: clients import this module
-
     if entry.dataset.state().kind is not DatasetKind.Root:
         raise UsageError(
             f"{entry.alias} is a derivative dataset: only sources have a preview",
             hint="run its query with odf sql",
         )
-    if Remotes(workspace.odf).get(entry.id).pull:
+    if remotes.Remotes(workspace.odf).get(entry.id).pull:
         raise UsageError(
             f"{entry.alias} is pulled from a remote: its source does not run",
             hint=f"compare it with the remote: odf repo status {entry.alias}",

@@ -22,8 +22,22 @@ from odf_engine.jobs.base import (
     branch_title,
     text_or_none,
 )
+from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import normalize_url, short_url
+from odf_engine.on_demand import (
+    chain_state,
+    dataset_folders,
+    dataset_summary,
+    derive_run,
+    engine_router,
+    operation_counts,
+    polling_source,
+    rebuild,
+    recorded_sync,
+    remotes,
+    trust,
+)
 from odf_engine.storage.refs import HEAD
 
 if TYPE_CHECKING:
@@ -117,7 +131,7 @@ class PullResult(JobResult, frozen=True):
             return JobSummary(f"{self.new_rows}, {self.late:,} late", "warn")
         if self.rejected:  # first, because lists truncate the text
             return JobSummary(f"{self.rejected:,} rejected, {self.new_rows}", "warn")
-        return JobSummary(f"{self.new_rows} in {self.blocks} blocks" if self.blocks > 1 else self.new_rows)
+        return JobSummary(self.new_rows)
 
     def _remote_summary(self) -> JobSummary:
         remote = short_url(self.label or self.url or "")
@@ -240,9 +254,6 @@ class _Pull:
         self._reporter = reporter
 
     def run(self) -> PullResult:
-        from odf_engine.metadata.model import DatasetKind
-        from odf_engine.workspace.trust import Trust
-
         request = self._request
         if request.url is not None and request.url == request.dataset:  # a new dataset, perhaps
             return self._synchronize(None, request.url)
@@ -259,7 +270,7 @@ class _Pull:
         entry = entry.on_branch(request.branch)
         if request.set_watermark is None:
             # Checked again by the pull; here it fails before Spark starts.
-            Trust(self._workspace).require_trust(entry)
+            trust.Trust(self._workspace).require_trust(entry)
         if entry.dataset.state().kind is DatasetKind.Derivative:
             return self._transform(entry)
         if request.rederive:
@@ -270,64 +281,54 @@ class _Pull:
 
     def _poll(self, entry: DatasetEntry) -> PullResult:
         request, runtime = self._request, self._context.host.spark(self._reporter)
-        from odf_engine.ingest.polling_source import PullOptions, pull  # after Spark has started, see warm_up
-
         set_watermark = request.set_watermark
-        options = PullOptions(
+        options = polling_source.PullOptions(
             fetch_uncacheable=request.fetch_uncacheable,
             set_watermark=None if set_watermark is None else Timestamp.parse(set_watermark),
             force=request.force,
             strict=request.strict,
             environment=self._context.environment,
         )
-        update = pull(self._workspace, entry, runtime, self._reporter, options)
+        update = polling_source.pull(self._workspace, entry, runtime, self._reporter, options)
         return pull_result(entry, update, self._reporter)
 
     def _transform(self, entry: DatasetEntry) -> PullResult:
-        from odf_engine.chain.state import ChainUpdate
-        from odf_engine.derive.run import rederive, transform, transform_or_reset
-        from odf_engine.engines.engine_router import engines_for
-        from odf_engine.sync.recorded_sync import warn_about_static
-        from odf_engine.workspace.dataset_summary import find_waiting
-
         request, workspace, reporter = self._request, self._workspace, self._reporter
         if request.set_watermark is not None:
             text = f"watermark {request.set_watermark} is ignored: {_DERIVATIVE_WATERMARK}"
             reporter.warn(text, "ignored-option")
-        warn_about_static(workspace, entry, _DERIVATIVE_WATERMARK, reporter)
-        run = transform_or_reset if request.reset_on_divergence else transform
-        run = rederive if request.rederive else run
-        with engines_for(workspace, entry, partial(self._context.host.spark, reporter)) as engine:
+        recorded_sync.warn_about_static(workspace, entry, _DERIVATIVE_WATERMARK, reporter)
+        run = derive_run.transform_or_reset if request.reset_on_divergence else derive_run.transform
+        run = derive_run.rederive if request.rederive else run
+        start = partial(self._context.host.spark, reporter)
+        with engine_router.engines_for(workspace, entry, start) as engine:
             if request.force or request.rebuild:
-                from odf_engine.derive.rebuild import rebuild_slices
-
-                rebuild_slices(workspace, entry, engine, reporter)
+                rebuild.rebuild_slices(workspace, entry, engine, reporter)
             if request.rebuild:
                 state = entry.dataset.state()
-                return pull_result(entry, ChainUpdate.from_states(state, state), reporter)
+                return pull_result(entry, chain_state.ChainUpdate.from_states(state, state), reporter)
             session = partial(self._context.session, reporter)
             result = pull_result(entry, run(workspace, entry, engine, reporter, session), reporter)
         if entry.dataset.reference != HEAD:
             return result
         summaries = {summary.id: summary for summary in workspace.summaries()}
-        waiting = find_waiting(summaries[entry.id], summaries)
+        waiting = dataset_summary.find_waiting(summaries[entry.id], summaries)
         if waiting is None:
             return result
         reporter.log(waiting.text)
         return msgspec.structs.replace(result, waiting=waiting)
 
     def _synchronize(self, entry: DatasetEntry | None, url: str) -> PullResult:
-        from odf_engine.sync.recorded_sync import RemotePull, pull_from_remote
-        from odf_engine.workspace.remotes import Remotes
-
         request, url = self._request, normalize_url(url)
         if request.set_watermark is not None:
             raise UsageError(
                 f"the watermark cannot be set: the dataset is pulled from {url}",
                 hint=f"run odf pull --from {url}",
             )
-        pull = RemotePull(url, request.alias, request.branch, request.remote_branch, request.force)
-        entry, pulled = pull_from_remote(self._workspace, entry, pull, self._reporter)
+        pull = recorded_sync.RemotePull(
+            url, request.alias, request.branch, request.remote_branch, request.force
+        )
+        entry, pulled = recorded_sync.pull_from_remote(self._workspace, entry, pull, self._reporter)
         appended = 0 if pulled.new_head == pulled.old_head else pulled.blocks  # else blocks were restored
         return PullResult(
             name=str(entry.alias),
@@ -337,7 +338,7 @@ class _Pull:
             blocks=pulled.blocks,
             records=pulled.records,
             url=url,
-            label=Remotes(self._workspace.odf).display_name(url),
+            label=remotes.Remotes(self._workspace.odf).display_name(url),
             bytes=pulled.bytes,
             ahead=pulled.relation.ours,
             branch=request.branch or UNSET,
@@ -351,9 +352,7 @@ def _pull_remote(workspace: Workspace, entry: DatasetEntry) -> str | None:
     Raises:
         UsageError: it has several pull remotes.
     """
-    from odf_engine.workspace.remotes import Remotes
-
-    known = Remotes(workspace.odf).get(entry.id).pull
+    known = remotes.Remotes(workspace.odf).get(entry.id).pull
     if len(known) > 1:
         urls = ", ".join(known)
         raise UsageError(f"{entry.alias} has several pull remotes: {urls}", hint="select one: --from URL")
@@ -364,8 +363,6 @@ def pull_result(
     entry: DatasetEntry, update: ChainUpdate, reporter: Reporter, already_ingested: int = 0
 ) -> PullResult:
     """Return the result of a job that appended blocks to a dataset."""
-    from odf_engine.workspace.dataset_folders import count_late, count_rejected
-
     return PullResult(
         name=str(entry.alias),
         status=update.status,
@@ -375,8 +372,8 @@ def pull_result(
         records=update.records,
         already_ingested=already_ingested or UNSET,
         repeated=update.repeated or UNSET,
-        late=count_late(entry.dataset, update.blocks) or UNSET,
-        rejected=count_rejected(entry.dataset, update.blocks) or UNSET,
+        late=dataset_folders.count_late(entry.dataset, update.blocks) or UNSET,
+        rejected=dataset_folders.count_rejected(entry.dataset, update.blocks) or UNSET,
         branch=UNSET if entry.dataset.reference == HEAD else entry.dataset.reference,
         **count_changes(entry.dataset, update.blocks, reporter),
     )
@@ -389,13 +386,11 @@ def count_changes(dataset: Dataset, blocks: int, reporter: Reporter) -> ChangeCo
     """
     if blocks <= 0:
         return {}
-    from odf_engine.data.operation_counts import count_operations
-
     state = dataset.state()
     first = state.sequence_number - blocks + 1
     try:
         paths = [dataset.slice_path(row) for row in dataset.slices() if row.sequence_number >= first]
-        counts = count_operations(paths, state.vocabulary.operation_type_column)
+        counts = operation_counts.count_operations(paths, state.vocabulary.operation_type_column)
     except OdfError as error:
         reporter.log(f"retractions and corrections are not counted: {error}", "warning")
         return {}

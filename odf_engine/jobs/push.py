@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, text_or_none
 from odf_engine.net.urls import normalize_url, short_url
+from odf_engine.on_demand import recorded_sync, remotes
 
 
 class PushResult(JobResult, frozen=True):
@@ -62,16 +63,13 @@ class Push(JobRequest[PushResult], frozen=True, tag="push"):
         return True
 
     def run(self, context: JobContext, reporter: Reporter) -> PushResult:
-        from odf_engine.sync.recorded_sync import push_to_remote
-        from odf_engine.workspace.remotes import Remotes
-
         workspace, url = context.workspace, normalize_url(self.url)
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
-        pushed = push_to_remote(workspace, entry, url, reporter, force=self.force)
+        pushed = recorded_sync.push_to_remote(workspace, entry, url, reporter, force=self.force)
         return PushResult(
             name=str(entry.alias),
             url=url,
-            label=Remotes(workspace.odf).display_name(url),
+            label=remotes.Remotes(workspace.odf).display_name(url),
             status=pushed.status,
             old_head=text_or_none(pushed.old_head),
             new_head=text_or_none(pushed.new_head),

@@ -18,6 +18,7 @@ from odf_engine.errors import InvalidIdentity, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
+from odf_engine.on_demand import proof_check, query_execution, query_proof, query_results, row_export, scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,15 +99,13 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         return self.engine == "spark"
 
     def run(self, context: JobContext, reporter: Reporter) -> QueryResult:
-        from odf_engine.rows.execution import Tables, parse_time_travel
-
         began = time.monotonic()
         _check(self)
         workspace = context.workspace
-        defaults = parse_time_travel(workspace, self.as_at, self.as_of, self.pins)
+        defaults = query_execution.parse_time_travel(workspace, self.as_at, self.as_of, self.pins)
         key = None if self.sign is None else _key(workspace, self.sign)
         reporter.log(self.sql.strip())
-        tables = Tables(workspace, reporter, defaults)
+        tables = query_execution.Tables(workspace, reporter, defaults)
         session = None if self.engine == "datafusion" else context.host.spark(reporter).session()
         with release_arrow_memory(), _execute(self, workspace, tables, session, reporter) as answer:
             tables.check_all_used()
@@ -150,19 +149,18 @@ def _execute(
     request: Query, workspace: Workspace, tables: Tables, session: SparkSession | None, reporter: Reporter
 ) -> Iterator[QueryAnswer]:
     """Run the query with Spark, or with DataFusion without a session."""
-    from odf_engine.rows.execution import execute_query, execute_with_datafusion
-    from odf_engine.storage.scratch import job_scratch_folder
-
     if session is not None:
-        with execute_query(
+        with query_execution.execute_query(
             request.sql, tables.names, tables.files, session, reporter, proven=request.proof
         ) as answer:
             yield answer
         return
     memory = parse_size(workspace.config.datafusion.memory)
     with (
-        job_scratch_folder(workspace.odf / "cache", "query") as folder,
-        execute_with_datafusion(request.sql, tables.names, tables.files, folder, memory, reporter) as answer,
+        scratch.job_scratch_folder(workspace.odf / "cache", "query") as folder,
+        query_execution.execute_with_datafusion(
+            request.sql, tables.names, tables.files, folder, memory, reporter
+        ) as answer,
     ):
         yield answer
 
@@ -189,8 +187,6 @@ def _key(workspace: Workspace, name: str) -> str:
 
 def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, reporter: Reporter) -> _StoredRows:
     """Write the rows to the requested file, or to the cache."""
-    from odf_engine.rows import query_results
-
     batches = _cancellable(answer.batches, reporter)
     if request.output is None:
         limit = request.limit or query_results.NO_LIMIT
@@ -204,15 +200,13 @@ def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, repor
 def _write_output(
     request: Query, path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], reporter: Reporter
 ) -> tuple[int, bool]:
-    from odf_engine.rows import export, query_results
-
     limit = request.limit or query_results.NO_LIMIT
-    export.check_path(path, replace=True)
+    row_export.check_path(path, replace=True)
     if request.format == "parquet":
         with atomic_file(path, 0o666) as temporary:
             return query_results.write(temporary, schema, batches, limit)
     limited = query_results.LimitedBatches(batches, limit)
-    return export.write_stream(path, request.format, schema, limited, reporter), limited.more
+    return row_export.write_stream(path, request.format, schema, limited, reporter), limited.more
 
 
 def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
@@ -231,14 +225,11 @@ def _create_proof(
     session: SparkSession,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    from odf_engine.derive.verify.proof_check import this_engine
-    from odf_engine.rows.query_proof import QueryProof
-
-    proof = QueryProof(
+    proof = query_proof.QueryProof(
         query=request.sql,
         tables=tables.read,
         result=answer.summarize(reporter),
-        engine=this_engine(session.version),
+        engine=proof_check.this_engine(session.version),
         as_at=None if defaults.blocks else defaults.as_at,  # not valid for all tables: each names its block
         as_of=None if defaults.as_of is None else str(defaults.as_of),
     )
@@ -279,19 +270,16 @@ class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
     dataset: str = ""
 
     def run(self, context: JobContext, reporter: Reporter) -> CheckProofResult:
-        from odf_engine.derive.verify.proof_check import MISSING, check_query_proof
-        from odf_engine.rows.query_proof import QueryProof
-
         began = time.monotonic()
-        proof = QueryProof.from_bytes(self.proof.encode())
+        proof = query_proof.QueryProof.from_bytes(self.proof.encode())
         reporter.log(proof.query.strip())
         with release_arrow_memory():
-            findings = check_query_proof(proof, context.workspace, context.host.spark, reporter)
+            findings = proof_check.check_query_proof(proof, context.workspace, context.host.spark, reporter)
         for finding in findings:
             reporter.log(finding.message)
         return CheckProofResult(
             valid=not findings,
-            checked=not any(finding.kind in MISSING for finding in findings),
+            checked=not any(finding.kind in proof_check.MISSING for finding in findings),
             findings=findings,
             query=proof.query,
             rows=proof.result.rows,

@@ -12,6 +12,7 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 from odf_engine.net.urls import short_url
+from odf_engine.on_demand import recorded_sync, remotes, transports
 
 if TYPE_CHECKING:
     from odf_engine.sync.remotes.base import RepositoryEntry
@@ -82,25 +83,22 @@ class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> CompareResult:
-        from odf_engine.sync.recorded_sync import compare_with_remote
-        from odf_engine.workspace.remotes import Remotes
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)
-        remotes = Remotes(workspace.odf)
-        known = remotes.get(entry.id)
+        known_remotes = remotes.Remotes(workspace.odf)
+        known = known_remotes.get(entry.id)
         seen: list[RemoteRelation] = []
         problems: list[RemoteProblem] = []
         for url in self.urls or dict.fromkeys([*known.pull, *known.push]):
             reporter.phase("compare")
             try:
-                status = compare_with_remote(workspace, entry, url, reporter)
-                seen.append(RemoteRelation(**asdict(status), label=remotes.display_name(status.url)))
+                status = recorded_sync.compare_with_remote(workspace, entry, url, reporter)
+                seen.append(RemoteRelation(**asdict(status), label=known_remotes.display_name(status.url)))
             except Cancelled:
                 raise
             except OdfError as error:
                 reporter.log(f"{url}: {error.message}", "warning")
-                problems.append(RemoteProblem(url, remotes.display_name(url), error.message))
+                problems.append(RemoteProblem(url, known_remotes.display_name(url), error.message))
         return CompareResult(str(entry.alias), seen, problems)
 
     @classmethod
@@ -167,20 +165,17 @@ class Search(JobRequest[SearchResult], frozen=True, tag="search"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> SearchResult:
-        from odf_engine.sync.recorded_sync import remote_access
-        from odf_engine.sync.remotes.transports import open_repository
-        from odf_engine.workspace.remotes import Remotes
-
         workspace = context.workspace
-        remotes = Remotes(workspace.odf)
-        repositories = [remotes.repository(name) for name in self.repositories] or remotes.repositories()
+        known = remotes.Remotes(workspace.odf)
+        repositories = [known.repository(name) for name in self.repositories] or known.repositories()
         words = self.text.casefold().split()
         matches: list[FoundDataset] = []
         problems: list[RepositoryProblem] = []
         reporter.phase("search")
         for repo in repositories:
             try:
-                repository = open_repository(repo.url, remote_access(workspace, reporter))
+                access = recorded_sync.remote_access(workspace, reporter)
+                repository = transports.open_repository(repo.url, access)
                 try:
                     for listed in repository.datasets():
                         reporter.raise_if_cancelled()

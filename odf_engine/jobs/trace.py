@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
+from odf_engine.on_demand import provenance_model, provenance_trace
 
 if TYPE_CHECKING:
     from odf_engine.derive.provenance.model import TraceResult
@@ -37,20 +38,16 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
 
     @classmethod
     def result_type(cls) -> type[TraceResult]:
-        from odf_engine.derive.provenance.model import TraceResult  # not loaded by the start of a client
-
-        return TraceResult
+        return provenance_model.TraceResult
 
     def run(self, context: JobContext, reporter: Reporter) -> TraceResult:
-        from odf_engine.derive.provenance.model import TraceResult, truncate_trace
-        from odf_engine.derive.provenance.trace import Tracer
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)
-        tracer = Tracer(workspace, context.host.spark, reporter)
+        tracer = provenance_trace.Tracer(workspace, context.host.spark, reporter)
         step = tracer.trace(entry, self.runs, self.column, self.depth)
         checked = tracer.check_newest_step(entry, step) if self.check else None
-        return TraceResult(**asdict(truncate_trace(step)), checked=checked)
+        truncated = provenance_model.truncate_trace(step)
+        return provenance_model.TraceResult(**asdict(truncated), checked=checked)
 
     @classmethod
     def summarize(cls, result: TraceResult) -> JobSummary:

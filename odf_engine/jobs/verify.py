@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from odf_engine.base.html_text import table_html
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
 from odf_engine.derive.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
 from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
+from odf_engine.on_demand import (
+    block_search,
+    derive_plan,
+    engine_router,
+    engine_versions,
+    integrity,
+    recompute,
+    replay,
+    verify_report,
+)
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -79,8 +90,6 @@ class VerifyResult(JobResult, frozen=True):
         return "invalid changelog" if self.intact else "invalid"
 
     def _repr_html_(self) -> str:
-        from odf_engine.base.html_text import table_html
-
         findings = [(finding.kind, finding.block, finding.message) for finding in self.findings]
         table = table_html(["finding", "block", "message"], findings) if findings else ""
         return super()._repr_html_() + table
@@ -114,25 +123,17 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         return not self.integrity
 
     def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
-        from odf_engine.chain.block_search import is_derivative
-        from odf_engine.derive.verify.integrity import verify as verify_chain
-        from odf_engine.derive.verify.report import dataset_origins
-        from odf_engine.workspace.engine_versions import other_versions
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
-        derivative = is_derivative(entry.dataset)
+        derivative = block_search.is_derivative(entry.dataset)
         with ExitStack() as stack:
-            replay = None
+            replayed = None
             if not (self.integrity or self.recompute) and derivative:
-                from odf_engine.derive.verify.replay import Replay
-                from odf_engine.engines.engine_router import engines_for
-
                 start = partial(context.host.spark, reporter)
-                engine = stack.enter_context(engines_for(workspace, entry, start))
-                replay = Replay(workspace, entry, engine, reporter)
+                engine = stack.enter_context(engine_router.engines_for(workspace, entry, start))
+                replayed = replay.Replay(workspace, entry, engine, reporter)
             known = None if self.rows else workspace.index
-            report = verify_chain(entry.dataset, reporter, self.first, self.last, replay, known)
+            report = integrity.verify(entry.dataset, reporter, self.first, self.last, replayed, known)
         head = None
         if report.valid and self.first is None and self.last is None:
             state = entry.dataset.state()
@@ -141,14 +142,15 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
             "name": str(entry.alias),
             "head": None if head is None else str(head),
             **asdict(report),
-            "origins": dataset_origins(workspace, entry, self.last),
+            "origins": verify_report.dataset_origins(workspace, entry, self.last),
         }
         if self.branch:
             fields["branch"] = self.branch
         if self.recompute and derivative:
             fields |= _recompute(entry, report, context, reporter)
-        elif derivative and (versions := other_versions(entry.dataset, workspace.config.engines)):
-            fields["written_by"] = versions
+        elif derivative:
+            versions = engine_versions.other_versions(entry.dataset, workspace.config.engines)
+            fields["written_by"] = versions or UNSET
         return VerifyResult(**fields)
 
     @classmethod
@@ -187,16 +189,13 @@ def _recompute(
     entry: DatasetEntry, report: IntegrityReport, context: JobContext, reporter: Reporter
 ) -> dict[str, Any]:
     """Compare a dataset with its query over the latest state; return the fields of the result that change."""
-    from odf_engine.derive.plan import Diverged
-    from odf_engine.derive.verify.recompute import recompute_dataset
-    from odf_engine.engines.engine_router import engines_for
-
     workspace = context.workspace
     start = partial(context.host.spark, reporter)
     try:
-        with engines_for(workspace, entry, start) as engine:
-            recomputed = recompute_dataset(workspace, entry, engine, context.session(reporter), reporter)
-    except (Diverged, NotFound, SourceUnavailable, Unsupported) as error:
+        with engine_router.engines_for(workspace, entry, start) as engine:
+            session = context.session(reporter)
+            recomputed = recompute.recompute_dataset(workspace, entry, engine, session, reporter)
+    except (derive_plan.Diverged, NotFound, SourceUnavailable, Unsupported) as error:
         reporter.log(f"not recomputed: {error}")
         return {"unchecked": [*report.unchecked, IntegrityFinding(NOT_RECOMPUTED, "", str(error))]}
     if recomputed.is_equal:

@@ -11,6 +11,7 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.on_demand import as_at, projection, row_scan, row_statistics
 
 if TYPE_CHECKING:
     from odf_engine.rows.scan import Scan
@@ -28,6 +29,7 @@ class PinnedBlock(msgspec.Struct, frozen=True):
     last_offset: int | None = None
     head: bool = False
     in_chain: bool = True
+    history: str = ""
 
 
 class StatisticsResult(msgspec.Struct, frozen=True):
@@ -56,12 +58,10 @@ class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> StatisticsResult:
-        from odf_engine.rows import statistics
-
         rows, name = open_rows(context.workspace, self.dataset, self.file)
         odf, dataset = context.workspace.odf, None if self.file else self.dataset
         with release_arrow_memory():
-            computed = statistics.compute_statistics(odf, rows, reporter, dataset)
+            computed = row_statistics.compute_statistics(odf, rows, reporter, dataset)
         return StatisticsResult(name, computed.rows)
 
     @classmethod
@@ -114,14 +114,11 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> ProjectionResult:
-        from odf_engine.rows import projection
-        from odf_engine.rows.as_at import at_version, resolve_as_at
-
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)
         as_of = None if self.as_of is None else _parse_time(self.as_of)
-        pin = resolve_as_at(entry, self.as_at)
-        dataset = at_version(entry, pin).dataset
+        pin = as_at.resolve_as_at(entry, self.as_at)
+        dataset = as_at.at_version(entry, pin).dataset
         with release_arrow_memory():
             built = projection.build_projection(
                 workspace.odf, dataset, self.key, reporter, last_offset=pin.scan_offset, as_of=as_of
@@ -149,13 +146,11 @@ def _parse_time(text: str) -> Timestamp:
 
 def open_rows(workspace: Workspace, dataset: str, file: str | None) -> tuple[Scan, str]:
     """Return the rows of a file or a dataset, and the alias of the dataset, or "" without one."""
-    from odf_engine.rows.scan import Scan
-
     if not dataset:
         if file is None:
             raise UsageError("missing dataset or file")
-        return Scan.of_file(Path(file)), ""
+        return row_scan.Scan.of_file(Path(file)), ""
     entry = workspace.resolve(dataset)
     if file is None:
-        return Scan.of_dataset(entry.dataset), str(entry.alias)
-    return Scan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)
+        return row_scan.Scan.of_dataset(entry.dataset), str(entry.alias)
+    return row_scan.Scan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)

@@ -21,6 +21,7 @@ import msgspec
 
 from odf_engine.base.atomic_files import replace_file
 from odf_engine.base.config import Config
+from odf_engine.base.lazy import LazyModule
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -41,7 +42,9 @@ from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEn
 if TYPE_CHECKING:
     from obstore import UpdateVersion
 
-    from odf_engine.mirror.store_client import StoreClient
+    from odf_engine.mirror import store_client
+else:  # imports urllib3, and a list of cached datasets sends no requests
+    store_client = LazyModule("odf_engine.mirror.store_client")
 
 SCHEMES: Final = ("s3", "s3+http", "s3+https", "gs", "az", "file")
 _MAX_CATALOG_BYTES: Final = 64 << 20
@@ -93,12 +96,9 @@ class DatasetStore:
         self._tokens = odf / "cache" / "store-operations.json"
 
     @cached_property
-    def client(self) -> StoreClient:
+    def client(self) -> store_client.StoreClient:
         """The client of the store."""
-        # Deferred: it imports urllib3, and a list of cached datasets sends no requests.
-        from odf_engine.mirror.store_client import open_client
-
-        return open_client(self.url, self.config, self._odf)
+        return store_client.open_client(self.url, self.config, self._odf)
 
     def prepare(self) -> int:
         """Create the list of datasets, unless it exists; return its number of datasets.
@@ -110,9 +110,7 @@ class DatasetStore:
             SourceUnavailable: access is denied, or the service does not respond.
             Unsupported: the service ignores the conditions of writes.
         """
-        from odf_engine.mirror.store_client import FolderClient
-
-        if isinstance(self.client, FolderClient):
+        if isinstance(self.client, store_client.FolderClient):
             self.client.create_folder()
         stored = self.client.read(CATALOG, _MAX_CATALOG_BYTES)
         if stored is not None:

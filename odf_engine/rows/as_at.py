@@ -31,6 +31,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         last_offset: the last offset of the newest row up to the block, or None if absent.
         head: whether it is the newest block.
         in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
+        history: name of the branch or earlier history by which the version was found, or "".
     """
 
     dataset: str
@@ -41,6 +42,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
     last_offset: int | None
     head: bool
     in_chain: bool = True
+    history: str = ""
 
     @property
     def scan_offset(self) -> int:
@@ -76,7 +78,13 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
         last_offset=offset,
         head=block.hash == newest.hash,
         in_chain=dataset is entry.dataset,
+        history="" if dataset is entry.dataset else _reference_name(entry.dataset, as_at or ""),
     )
+
+
+def _reference_name(dataset: Dataset, text: str) -> str:
+    name = text.strip().removeprefix("refs/")
+    return name if name in dataset.references() else ""
 
 
 def at_version(entry: DatasetEntry, version: PinnedVersion) -> DatasetEntry:

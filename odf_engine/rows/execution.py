@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import Declaration, read_declaration
 from odf_engine.data.ddl import type_ddl
@@ -28,9 +29,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.block_summary import SliceSummary
-    from odf_engine.spark import DataFrame, SparkSession
+    from odf_engine.spark import DataFrame, SparkSession, arrow_batches, readers, row_order, user_query
     from odf_engine.workspace.dataset_summary import DatasetEntry
     from odf_engine.workspace.workspace import Workspace
+else:  # these import PySpark, and are first used after Spark has started
+    arrow_batches = LazyModule("odf_engine.spark.arrow_batches")
+    readers = LazyModule("odf_engine.spark.readers")
+    row_order = LazyModule("odf_engine.spark.row_order")
+    user_query = LazyModule("odf_engine.spark.user_query")
 
 
 @dataclass(frozen=True)
@@ -339,18 +345,13 @@ def execute_query(
         OdfError: an invalid value in an expression, a missing slice, or a failure of Spark.
         Cancelled: the reporter was cancelled; Spark's jobs are stopped.
     """
-    from odf_engine.spark.arrow_batches import arrow_batches
-    from odf_engine.spark.readers import slices_frame
-    from odf_engine.spark.row_order import with_total_order
-    from odf_engine.spark.user_query import AdHocQuery  # imported after Spark has started, see warm_up
-
-    question = AdHocQuery(sql, names)
+    question = user_query.AdHocQuery(sql, names)
     size = 0
 
     def table_frame(name: str) -> DataFrame:
         nonlocal size
         files = find(name, question.rewritten.calls.get(name))
-        frame = slices_frame(session, files.paths, files.schema, files.vocab)
+        frame = readers.slices_frame(session, files.paths, files.schema, files.vocab)
         size += sum(path.stat().st_size for path in files.paths)
         return frame
 
@@ -362,8 +363,8 @@ def execute_query(
         reporter.phase("query")
         ordered = False
         if proven:
-            frame, ordered = with_total_order(session, frame, question.rewritten.text)
-        schema, batches = arrow_batches(frame, reporter)
+            frame, ordered = row_order.with_total_order(session, frame, question.rewritten.text)
+        schema, batches = arrow_batches.arrow_batches(frame, reporter)
         with LogicalHasher(schema) if proven else nullcontext() as hasher:
             answer = QueryAnswer(schema, batches, hasher, ordered)
             try:
@@ -383,14 +384,11 @@ def check_query(
     Raises:
         InvalidQuery: it is invalid.
     """
-    from odf_engine.spark.readers import slices_frame
-    from odf_engine.spark.user_query import AdHocQuery  # imported after Spark has started, see warm_up
-
-    question = AdHocQuery(sql, names)
+    question = user_query.AdHocQuery(sql, names)
 
     def table_frame(name: str) -> DataFrame:
         files = find(name, question.rewritten.calls.get(name))
-        return slices_frame(session, files.paths, files.schema, files.vocab)
+        return readers.slices_frame(session, files.paths, files.schema, files.vocab)
 
     with question.rewritten.locate_errors():
         question.run(session, table_frame)

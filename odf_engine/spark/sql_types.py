@@ -179,6 +179,7 @@ _ZERO: Final = r"^\\s*[+-]?[0.]+([eE].*)?\\s*$"
 _INTEGER: Final = r"^\\s*[+-]?[0-9]+\\s*$"
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
 _DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
+_RFC3339: Final = r"^\\d{4}-\\d{2}-\\d{2}[Tt ]\\d{2}:\\d{2}:\\d{2}([.]\\d+)?([Zz]|[+-]\\d{2}:\\d{2})$"
 _ZONE_NAME: Final = "[A-Za-z]{2}[A-Za-z0-9_/:+-]*"
 _STRFTIME: Final = {
     "Y": "yyyy", "y": "yy", "m": "MM", "d": "dd", "e": "d", "H": "HH", "I": "hh", "M": "mm", "S": "ss",
@@ -207,10 +208,17 @@ _UNSIGNED_MAX: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 
 
 @dataclass(frozen=True)
 class Formats:
-    """Formats of dates and timestamps as Spark patterns, or None for ISO 8601."""
+    """Formats of dates and timestamps as Spark patterns, or None for ISO 8601.
+
+    Attributes:
+        date: format of dates.
+        timestamp: format of timestamps.
+        needs_offset: timestamps are as in RFC 3339: they have an offset, and may have a leap second.
+    """
 
     date: str | None = None
     timestamp: str | None = None
+    needs_offset: bool = False
 
     @classmethod
     def parse(cls, date: str | None, timestamp: str | None) -> Formats:
@@ -219,7 +227,8 @@ class Formats:
         Raises:
             InvalidManifest: an unknown strftime directive.
         """
-        return cls(_parse_pattern(date), _parse_pattern(timestamp))
+        needs_offset = timestamp is not None and timestamp.lower() == "rfc3339"
+        return cls(_parse_pattern(date), _parse_pattern(timestamp), needs_offset)
 
 
 def identifier(name: str) -> str:
@@ -463,6 +472,10 @@ def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> t
             return cast, f"{usual} OR trim({raw}) RLIKE '{_MIDNIGHT}'"
         case st.TimestampType() | st.TimestampNTZType() if formats.timestamp:
             return f"try_cast(try_to_timestamp({{}}, {_escaped_literal(formats.timestamp)}) AS {sql})", ""
+        case st.TimestampType() if formats.needs_offset:
+            leap_second = "if({0} RLIKE ':60[.zZ+-]', INTERVAL 1 SECOND, INTERVAL 0 SECOND)"
+            without = "regexp_replace(upper({0}), ':60(?=[.Z+-])', ':59')"
+            return f"try_cast({without} AS {sql}) + {leap_second}", f"trim({raw}) RLIKE '{_RFC3339}'"
         case st.TimestampType() | st.TimestampNTZType():
             usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
             is_written = f"({usual}) OR trim({raw}) RLIKE '{_DATE_OR_TIME}'"

@@ -9,7 +9,7 @@ from typing import Any
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.references import create_branch
-from odf_engine.errors import Conflict, NotFound, UsageError
+from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
@@ -21,6 +21,8 @@ from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, p
 from odf_engine.sync.push import ChainPush
 from odf_engine.sync.push import push as push_chain
 from odf_engine.sync.remotes.base import RemoteDataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote, folder_of
+from odf_engine.sync.remotes.listing import INDEX, update_index
 from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
@@ -157,10 +159,35 @@ def push_to_remote(
         parallel = workspace.config.sync.parallel
         pushed = push_chain(entry, remote, reporter, force=force, parallel=parallel)
         _record_status(workspace, entry, url, pushed.relation, pushed.new_head, "push")
+        if isinstance(remote, FolderRemote) and pushed.new_head == entry.dataset.head():
+            _update_index(workspace, entry, remote, reporter)
     if pushed.status == "updated":
         blocks, objects = count_of(pushed.blocks, "block"), count_of(pushed.objects, "object")
         reporter.log(f"{blocks}, {objects}, {count_of(pushed.bytes, 'byte')}")
     return pushed
+
+
+def _update_index(
+    workspace: Workspace, entry: DatasetEntry, remote: FolderRemote, reporter: Reporter
+) -> None:
+    """Write a pushed dataset to the index of its repository, if it is in one."""
+    if entry.dataset.reference != HEAD:
+        return
+    named = [
+        folder_of(repo.url) for repo in Remotes(workspace.odf).repositories() if repo.url.startswith("file:")
+    ]
+    for folder in (remote.folder.parent, remote.folder.parent.parent):
+        if folder in named or (folder / INDEX).is_file():
+            name = remote.folder.relative_to(folder).as_posix()
+            try:
+                update_index(folder, name, entry.dataset.state())
+            except (OSError, OdfError) as error:
+                reporter.warn(
+                    f"pushed, but the index of the repository was not updated: {error}; odf search may show "
+                    "older data",
+                    "index-not-written",
+                )
+            return
 
 
 def compare_with_remote(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import itertools
@@ -14,11 +13,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from odf_engine.base.files import open_file
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.processes import build_python_environment, program_version
 from odf_engine.errors import Cancelled, OdfError, has_surrogates
 from odf_engine.worker.endpoint import WorkerEndpoint
@@ -46,6 +46,11 @@ from odf_engine.worker.protocol import (
     encode_line,
 )
 from odf_engine.workspace.environment import read_allowed_variables
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = LazyModule("asyncio")  # slow to import
 
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from odf_engine.base.progress import JobWarning, count_of
 from odf_engine.errors import JobWarned, OdfError, escape_surrogates
+from odf_engine.on_demand import block_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,13 +98,11 @@ class WarningList:
         Args:
             open_workspace: returns the workspace of the job; only called if there are warnings.
         """
-        from odf_engine.workspace.block_warnings import store_block_warnings  # deferred: few jobs warn
-
         with self._lock:
             of_blocks = dict(self._of_blocks)
         for (dataset, block), warnings in of_blocks.items():
             try:
                 folder = open_workspace().resolve(dataset).dataset.folder
-                store_block_warnings(folder, block, warnings)
+                block_warnings.store_block_warnings(folder, block, warnings)
             except OdfError as error:
                 _log.warning("the warnings of block %s are not stored: %s", block, error)

@@ -17,11 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
 
 from odf_engine.base import processes
+from odf_engine.base.config import WorkerConfig
 from odf_engine.base.files import open_file
 from odf_engine.base.processes import program_version
 from odf_engine.base.progress import Reporter
@@ -29,6 +31,7 @@ from odf_engine.base.settings import load_workspace
 from odf_engine.base.terminal_text import escape_controls, escape_standard_streams
 from odf_engine.errors import OdfError
 from odf_engine.jobs.base import run_request
+from odf_engine.on_demand import spark_session, workspaces
 from odf_engine.storage.scratch import sweep_spools
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import JobLog
@@ -57,6 +60,13 @@ STOP_PATIENCE: Final = 5.0
 _CHECK_SECONDS: Final = 2.0
 """Seconds between two checks whether the worker is idle and its workspace exists."""
 
+_DEFAULTS: Final = WorkerConfig()
+_FIRST_PULL: Final = (
+    "odf_engine.derive.run",
+    "odf_engine.engines.spark_engine",
+    "odf_engine.ingest.polling_source",
+)
+
 _log = logging.getLogger("odf_engine.worker.process")
 
 
@@ -67,9 +77,7 @@ class Worker:
         workspace: the workspace's folder.
         start_spark: starts Spark.
         executor: runs a request.
-        max_jobs: see :class:`odf_engine.worker.job_queue.JobQueue`.
-        idle_seconds: the worker stops after so many seconds without a job or a command.
-        spark_idle_seconds: Spark stops after so many seconds without a job or a command.
+        config: the settings of the worker. Commands delay its stop, and that of Spark, as jobs do.
         send_patience: seconds until a client that reads nothing is disconnected.
         stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
         spark_later: start Spark with the first job that needs it, instead of immediately.
@@ -81,18 +89,16 @@ class Worker:
         *,
         start_spark: StartSpark,
         executor: Executor = run_request,
-        max_jobs: int = 2,
-        idle_seconds: float = 1800,
-        spark_idle_seconds: float = 600,
+        config: WorkerConfig = _DEFAULTS,
         send_patience: float = SEND_PATIENCE,
         stop_patience: float = STOP_PATIENCE,
         spark_later: bool = False,
     ) -> None:
         self._files = WorkerEndpoint(workspace)
         self._executor = executor
-        self._max_jobs = max_jobs
-        self._idle_seconds = idle_seconds
-        self._spark_idle_seconds = spark_idle_seconds
+        self._max_jobs = config.max_jobs
+        self._idle_seconds = config.idle_minutes * 60
+        self._spark_idle_seconds = config.spark_idle_minutes * 60
         self._stop_patience = stop_patience
         self._spark_later = spark_later
         self._stopping = False
@@ -336,12 +342,8 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     Raises:
         OdfError: it does not start.
     """
-    # Deferred: the worker has to respond before it loads the engine.
-    from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.workspace.workspace import Workspace
-
-    home = Workspace.find(explicit=workspace)
-    runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
+    home = workspaces.Workspace.find(explicit=workspace)
+    runtime = spark_session.SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
     begin(runtime)
     runtime.start()
     try:
@@ -357,6 +359,8 @@ def _warm_up() -> None:
 
     Two threads must not import PySpark at the same time.
     """
+    for module in _FIRST_PULL:
+        import_module(module)
 
 
 def _remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
@@ -366,10 +370,8 @@ def _remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
     """
     if not datasets:
         return
-    from odf_engine.workspace.workspace import Workspace
-
     interrupted = set(datasets)
-    for entry in Workspace(folder).datasets():
+    for entry in workspaces.Workspace(folder).datasets():
         if str(entry.id) in interrupted:
             entry.dataset.remove_stale_files(untouched_for=0)
 
@@ -420,13 +422,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files.check()
         daemonize(files.log, options.foreground)
-        config = load_workspace(files.odf).worker
         worker = Worker(
             files.workspace,
             start_spark=partial(start_spark, files.workspace),
-            max_jobs=config.max_jobs,
-            idle_seconds=config.idle_minutes * 60,
-            spark_idle_seconds=config.spark_idle_minutes * 60,
+            config=load_workspace(files.odf).worker,
             spark_later=options.spark_later,
         )
         return worker.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import plistlib
 import re
 import shlex
 import sys
@@ -95,6 +94,8 @@ def _quote_systemd(argument: str) -> str:
 
 
 def _launchd(name: str, command: Sequence[str]) -> WorkerService:
+    import plistlib  # slow to import
+
     path = Path.home() / "Library" / "LaunchAgents" / f"org.opendatafabric.{name}.plist"
     document = {
         "Label": path.stem,

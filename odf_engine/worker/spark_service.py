@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
+from odf_engine.on_demand import spark_session
 from odf_engine.worker.protocol import Progress, Rate, Sample
 
 if TYPE_CHECKING:
@@ -153,11 +154,8 @@ class SparkService:
         threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 
     def _stop_runaway_tasks(self) -> None:
-        # Deferred: the worker has to respond before it loads Spark's modules.
-        from odf_engine.spark.runtime.session import has_runaway_tasks
-
         runtime = self._runtime
-        if runtime is None or not has_runaway_tasks(runtime, self._busy):
+        if runtime is None or not spark_session.has_runaway_tasks(runtime, self._busy):
             return
         with self._condition:
             if runtime is not self._runtime or self._busy():
@@ -276,13 +274,11 @@ class LoadSampler:
             self._on_sample(sample)
 
     def _take_sample(self, seconds: float) -> Sample:
-        from odf_engine.spark.runtime.session import read_resident_memory
-
         now, before = self._amounts(), self._before
         self._before = now
         rates = {job: rate_between(before.get(job), amounts, seconds) for job, amounts in now.items()}
         memory = self._memory()
-        own = read_resident_memory()
+        own = spark_session.read_resident_memory()
         if memory is None:
             return Sample(time.time(), rates, memory=own)
         return Sample(time.time(), rates, memory.heap, memory.heap_max, own + memory.resident)

@@ -291,8 +291,8 @@ def resolve_address(remotes: Remotes, text: str, alias: DatasetAlias, several: b
     if (repo := next((repo for repo in remotes.repositories() if repo.url == place.url), None)) is not None:
         return f"{repo.url}{alias}/"
     if several:
-        hint = "use a repository, which can store several datasets"
-        raise UsageError(f"{place.url} is the location of a single dataset", hint=hint)
+        hint = f"name it as a repository, and use its name: odf repo add NAME {text}"
+        raise UsageError(f"{redact_url(place.url)} is the location of a single dataset", hint=hint)
     return place.url
 
 

@@ -17,6 +17,7 @@ from odf_engine.base import settings
 from odf_engine.base.atomic_files import file_lock, read_small_file, replace_text_file
 from odf_engine.base.config import Config
 from odf_engine.base.files import open_file, remove_file, translate_os_errors
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.settings import CONFIG_FILE
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
@@ -52,7 +53,12 @@ from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
 
 if TYPE_CHECKING:
+    from odf_engine.workspace.definitions import definition, definition_update, query_check
     from odf_engine.workspace.definitions.definition import PlannedUpdate
+else:  # slow to import, and most commands do not need them
+    definition = LazyModule("odf_engine.workspace.definitions.definition")
+    definition_update = LazyModule("odf_engine.workspace.definitions.definition_update")
+    query_check = LazyModule("odf_engine.workspace.definitions.query_check")
 
 
 _FRESH_SECONDS: Final = 0.5
@@ -328,9 +334,6 @@ class Workspace:
             RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
-        # Deferred: slow to import, and most commands do not need it.
-        from odf_engine.workspace.definitions import definition, query_check
-
         with self._lock():
             self._sweep()
             existing = {name.alias: name.id for name in self._readable_names()}
@@ -370,8 +373,6 @@ class Workspace:
             RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
-        from odf_engine.workspace.definitions import definition, definition_update, query_check
-
         with self._lock():
             keys = None if dry_run else _NewKeys()
             if not dry_run:

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from odf_engine.api import LazyModule
 from odf_engine.errors import UsageError
 from odf_tui.cli.shared.options import FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, console
 from odf_tui.cli.shared.root import odf
+from odf_tui.help.commands import reference_page
+from odf_tui.help.man_page import man_page
 from odf_tui.help.pages import COMMANDS, TOPICS, read_page
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from odf_tui.help import markdown
+else:
+    markdown = LazyModule("odf_tui.help.markdown")  # imports rich.markdown
 
 ORDER = 490
 MEANINGS = "man docs doc tutorial manual topics"
@@ -54,8 +61,6 @@ def command(ctx: click.Context, topic: tuple[str, ...], man: bool, output: Path 
     elif len(topic) == 1 and topic[0] in TOPICS:
         _print_page(read_page(topic[0]))
     elif topic == (COMMANDS,):
-        from odf_tui.help.commands import reference_page
-
         _print_page(reference_page(odf))
     else:
         click.echo(_command_help(root, topic))
@@ -99,19 +104,17 @@ def _unknown(word: str, context: click.Context, command: click.Command) -> Usage
 
 
 def _print_page(page: str) -> None:
-    from odf_tui.help.markdown import plain_text, quote_code, render_page, terminal_text
-
     if not sys.stdout.isatty():
-        sys.stdout.write(plain_text(render_page(quote_code(page), _PLAIN_WIDTH)))
+        lines = markdown.render_page(markdown.quote_code(page), _PLAIN_WIDTH)
+        sys.stdout.write(markdown.plain_text(lines))
         return
     out = console()
-    lines = render_page(quote_code(page) if out.no_color else page, min(out.width, _MAX_WIDTH))
-    out.print(terminal_text(lines), end="")
+    text = markdown.quote_code(page) if out.no_color else page
+    lines = markdown.render_page(text, min(out.width, _MAX_WIDTH))
+    out.print(markdown.terminal_text(lines), end="")
 
 
 def _write_man_page(output: Path | None) -> None:
-    from odf_tui.help.man_page import man_page
-
     text = man_page(odf)
     if output is None:
         sys.stdout.write(text)

@@ -23,11 +23,10 @@ from typing import Any
 
 import click
 
-from odf_engine.api import Pull, Search
-from odf_engine.api.pull_plan import PullPlan, PullSelection, datasets_of_repository
-from odf_engine.api.workspace import Workspace
-from odf_engine.errors import SourceUnavailable, UsageError
-from odf_tui.cli.shared.job_progress import exit_code, follow, run_request
+from odf_engine.api import Pull
+from odf_engine.api.pull_plan import PullSelection
+from odf_engine.errors import UsageError
+from odf_tui.cli.shared.job_progress import exit_code, follow
 from odf_tui.cli.shared.options import (
     DATASET_OR_REMOTE,
     REMOTE_DATASET,
@@ -97,10 +96,7 @@ def command(
         raise UsageError("--branch and --recursive exclude each other", hint="pull the inputs first")
     workspace = open_workspace()
     request = Pull("", set_watermark=parse_time_option("--set-watermark", set_watermark), **options)
-    if everything and source is not None and not names and alias is None:
-        plan = _plan_repository(workspace, source)
-    else:
-        plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
+    plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
     jobs = follow(workspace, plan.requests(request))
     pulled = list(zip(jobs, plan.targets, strict=True))
     show(
@@ -108,14 +104,3 @@ def command(
         lambda: print_pulls(pulled, workspace),
     )
     sys.exit(exit_code(jobs))
-
-
-def _plan_repository(workspace: Workspace, repository: str) -> PullPlan:
-    """Return the plan to pull all datasets of a repository, which is queried for them."""
-    repo = workspace.remotes.repository(repository)
-    result = run_request(workspace, Search(text="", repositories=[repo.name]), f"all of {repo.name}")
-    for problem in result.problems:
-        raise SourceUnavailable(problem.message, where=repo.name)
-    names = [dataset.name for dataset in result.datasets]
-    locations = datasets_of_repository(workspace.remotes, repo.name, names)
-    return workspace.plan_pull(PullSelection(locations=locations)) if locations else PullPlan(())

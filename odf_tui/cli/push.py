@@ -23,10 +23,11 @@ from msgspec import to_builtins
 from odf_engine.api import Job, JobState, Push, PushResult, Request, branch_title
 from odf_engine.api.text import format_bytes
 from odf_engine.api.workspace import Workspace
+from odf_engine.errors import UsageError
 from odf_tui.cli.shared.job_progress import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.shared.options import DATASET, REPOSITORY, branch_option, define_command
 from odf_tui.cli.shared.output import print_result, show
-from odf_tui.cli.shared.workspace import match_datasets, open_workspace
+from odf_tui.cli.shared.workspace import open_workspace, select_datasets
 from odf_tui.text.remotes import plain_block_count
 
 ORDER = 260
@@ -36,6 +37,7 @@ MEANINGS = "upload publish share send"
 @define_command("push", help=__doc__, example="odf push port-haven.stations --to lab", json=True)
 @click.argument("names", nargs=-1, type=DATASET)
 @click.option("--all", "everything", is_flag=True, help="Push all datasets of the workspace.")
+@click.option("-r", "--recursive", is_flag=True, help="Push inputs too, before their outputs.")
 @click.option(
     "--to",
     "place",
@@ -45,9 +47,14 @@ MEANINGS = "upload publish share send"
 )
 @click.option("--force", is_flag=True, help="Overwrite the history of the remote if it has diverged.")
 @branch_option("Push this branch of the datasets, to the branch of the same name.")
-def command(names: tuple[str, ...], everything: bool, place: str | None, force: bool, branch: str) -> None:
+def command(
+    names: tuple[str, ...], everything: bool, recursive: bool, place: str | None, force: bool, branch: str
+) -> None:
+    if recursive and branch:
+        raise UsageError("--branch and --recursive exclude each other", hint="push the inputs first")
     workspace = open_workspace()
-    datasets = [dataset.on_branch(branch) for dataset in match_datasets(workspace, names, everything)]
+    selected = select_datasets(workspace, names, everything, recursive)
+    datasets = [dataset.on_branch(branch) for dataset in selected]
     several = len(datasets) > 1
     targets = [
         workspace.push_url(dataset.id)
@@ -82,7 +89,7 @@ def _print_pushes(workspace: Workspace, pushed: Sequence[tuple[Job, str]]) -> No
             print_failure(job)
         else:
             result = job.result_of(Push) or PushResult()
-            print_result(push_line(job.target, result, workspace.remote_display_name(url)))
+            print_result(push_line(job.target, result, workspace.remotes.display_name(url)))
 
 
 def push_line(target: str, result: PushResult, remote: str) -> str:

@@ -165,7 +165,7 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     if not supports_login(url):
         raise UsageError(f"no credentials can be used for {url}")
     new_login = _read_login(url, user, stdin)
-    origin = workspace.store_login(url, new_login)
+    origin = workspace.credentials.set(url, new_login)
     print_note(f"stored credentials for {origin}")
     if warning := unencrypted_warning(url):
         print_note(f"! {warning}")
@@ -177,7 +177,7 @@ def logout(repository: str) -> None:
     """Remove the stored credentials of a repository, a URL, or an MQTT broker."""
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
-    was_stored = workspace.remove_login(url)
+    was_stored = workspace.credentials.forget(url)
     print_note(f"{'removed credentials' if was_stored else 'no credentials stored'} for {origin_of(url)}")
 
 

@@ -16,6 +16,7 @@ from odf_tui.cli.shared.input import confirm
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_note
 from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.text.pinned_blocks import history_text
 
 ORDER = 60
 MEANINGS = "undo revert restore rollback checkout"
@@ -31,7 +32,7 @@ def command(name: str, version: str, yes: bool) -> None:
     if target.head:
         print_note(f"{dataset.name}: unchanged, block {target.sequence_number} is the newest block")
         return
-    place = f"block {target.sequence_number}" + ("" if target.in_chain else " of another history")
+    place = f"block {target.sequence_number}" + history_text(target)
     if not yes:
         confirm(f"Reset {dataset.name} to {place}?", f"resetting {dataset.name}", "use --yes to skip it")
     backup = dataset.reset(target)

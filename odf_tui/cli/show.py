@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,6 +21,7 @@ from odf_engine.api import (
 from odf_engine.api.dataset import Dataset
 from odf_engine.api.model import Remote
 from odf_engine.api.workspace import Workspace
+from odf_engine.errors import UsageError
 from odf_tui.cli.shared.datasets import read_labels, read_statuses, remote_json, remotes_of, summary_json
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_yaml, show, write_document
@@ -37,9 +39,23 @@ _MAX_BLOCKS: Final = 1000
 @define_command("show", help=__doc__, example="odf show port-haven.stations", json=True)
 @click.argument("name", type=DATASET)
 @click.option("--manifest", is_flag=True, help="Print its definition as a manifest for odf add --update.")
-def command(name: str, manifest: bool) -> None:
+@click.option("--attachments", is_flag=True, help="Write its attachments to files, and print their paths.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the attachments. Default: .",
+)
+def command(name: str, manifest: bool, attachments: bool, output: Path | None) -> None:
+    if output is not None and not attachments:
+        raise UsageError("-o is the folder of the attachments", hint="add --attachments")
     workspace = open_workspace()
     dataset = workspace.resolve(name)
+    if attachments:
+        files = dataset.write_attachments(output or Path())
+        show([str(file) for file in files], "\n".join(map(str, files)))
+        return
     if manifest:
         snapshot = dataset.snapshot()
         document = {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)}

@@ -14,13 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export
+from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export, pa
 from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
 from odf_tui.features.export import ExportDialog, export_summary, running_export_text
-from odf_tui.lazy import pa
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.services.jobs_client import LeftRunning

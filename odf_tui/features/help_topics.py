@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from odf_engine.api import LazyModule
 from odf_tui.help.pages import TOPICS, read_page
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, TextDialog
 from odf_tui.widgets.line_view import StaticLines
+
+if TYPE_CHECKING:
+    from odf_tui.help import markdown
+else:
+    markdown = LazyModule("odf_tui.help.markdown")
 
 Render = Callable[[str, int], list[list[Span]]]
 _LIST: Final = "list"
@@ -51,9 +57,7 @@ class HelpTopicsController(Controller):
 
 
 def _load_renderer() -> Render:
-    from odf_tui.help.markdown import render_page  # in a thread: it loads the Markdown parser
-
-    return render_page
+    return markdown.render_page  # in a thread: it loads the Markdown parser
 
 
 class HelpPageDialog(TextDialog):

@@ -41,7 +41,7 @@ def _list_healths(*healths: Health) -> str:
 
 _MARKS: Final[Mapping[str, Sequence[str]]] = {
     "datasets": (
-        "◇ root · ◆ derivative · ⊘ untrusted · ⇣ to pull · ⇡ to push",
+        "◇ root · ◆ derivative · ⊘ untrusted · ⇣2 blocks to pull · ⇡2 to push",
         _list_healths(*list(Health)[:5]),
         _list_healths(*list(Health)[5:]),
     ),

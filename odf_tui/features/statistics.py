@@ -293,9 +293,8 @@ class StatisticsScreen(Dialog[None]):
     Args:
         title: title of the dialog.
         rows: describes the rows.
-        request: the request to the worker.
         read: reads the stored statistics; slow.
-        submit: submits the request. Returns the id of the job.
+        submit: requests them from the worker. Returns the id of the job.
         stop: cancels the job.
         book: has the state of the job.
         copy: called with a label and the text to copy.
@@ -319,15 +318,14 @@ class StatisticsScreen(Dialog[None]):
         self,
         title: str,
         rows: str,
-        request: ComputeStatistics,
         read: Callable[[], Awaitable[TableDescription]],
-        submit: Callable[[ComputeStatistics], Awaitable[str]],
+        submit: Callable[[], Awaitable[str]],
         stop: Callable[[str], Awaitable[None]],
         book: JobBook,
         copy: Callable[[str, str], None],
     ) -> None:
         super().__init__()
-        self._title, self._rows, self._request = title, rows, request
+        self._title, self._rows = title, rows
         self._read, self._submit, self._stop = read, submit, stop
         self._book, self._copy = book, copy
         self._job = ""
@@ -385,7 +383,7 @@ class StatisticsScreen(Dialog[None]):
             if description.whole:
                 return
             self._show_status("queued …", "busy")
-            self._job = await self._submit(self._request)
+            self._job = await self._submit()
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
             return
@@ -493,9 +491,8 @@ class StatisticsController(Controller):
         screen = StatisticsScreen(
             title,
             rows,
-            ComputeStatistics(dataset, file=file),
             lambda: asyncio.to_thread(self.workspace.column_statistics, dataset, file),
-            lambda request: self.jobs.submit_one(request, name),
+            lambda: self.jobs.submit_one(ComputeStatistics(dataset, file=file), name),
             self.jobs.cancel,
             self.state.jobs,
             self.host.copy_text,

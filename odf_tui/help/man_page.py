@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Final
 
 import click
@@ -52,6 +51,8 @@ EXAMPLES: Final = (
 
 def man_page(root: click.Group) -> str:
     """Return the man page. It has no date, so the same program writes the same page."""
+    from importlib.metadata import version  # slow to import
+
     lines = [
         f'.TH ODF 1 "" "odf-workstation {version("odf-workstation")}" "User Commands"',
         ".nh",

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from odf_engine import api
-from odf_engine.api import CHANGE_COLUMN, DiffColumn, Difference
+from odf_engine.api import CHANGE_COLUMN, DiffColumn, Difference, pa, pc
 from odf_engine.api.text import count_of, format_count, format_time, printable
-from odf_tui.lazy import pa, pc
 from odf_tui.text.format import NULL, ellipsize_middle
+from odf_tui.text.pinned_blocks import history_text
 from odf_tui.text.values import column_texts
 
 Span = tuple[str, str]
@@ -24,7 +24,7 @@ def compared_versions_text(difference: Difference, *, named: bool = True) -> str
     old, new = difference.old, difference.new
     times = time_pair_text(old.system_time, new.system_time)
     places = [
-        f"block {format_count(at.sequence_number)}{'' if at.in_chain else ' of another history'} ({time})"
+        f"block {format_count(at.sequence_number)}{history_text(at)} ({time})"
         for at, time in zip((old, new), times, strict=True)
     ]
     if old.dataset == new.dataset:

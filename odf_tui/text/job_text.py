@@ -375,17 +375,18 @@ def job_amounts(job: Job) -> str:
 
 
 def progress_line(progress: Progress) -> str:
-    """Return phase and amounts of a running job, such as ``read  1 200 000 rows  93.1 MB of 938.0 MB``.
+    """Return phase and amounts of a running job, such as ``read: 1 200 000 rows, 93.1 MB of 938.0 MB``.
 
     This is the form of the command line: numbers of files have no separators.
     """
-    parts = [progress.phase]
+    parts: list[str] = []
     if progress.rows is not None:
         parts.append(count_of(progress.rows, "row"))
     if progress.bytes is not None:
         parts.append(format_bytes(progress.bytes) + _of(progress.total_bytes, format_bytes))
-    parts.append(_file_amount(progress, _FILE_UNITS, str))
-    return "  ".join(part for part in parts if part)
+    if files := _file_amount(progress, _FILE_UNITS, str):
+        parts.append(files)
+    return ": ".join(part for part in (progress.phase, ", ".join(parts)) if part)
 
 
 def _file_amount(

@@ -17,8 +17,8 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
     lines: list[str] = []
     for pin in pins:
         begin = "    " if lines else "from"
-        older = "" if pin.head else ", older version" if pin.in_chain else ", another history"
-        block = f"block {pin.sequence_number} of {pin.system_time}{older}"
+        older = ", older version" if pin.in_chain and not pin.head else ""
+        block = f"block {pin.sequence_number}{history_text(pin)}, {pin.system_time}{older}"
         lines.append(printable(f"{begin} {pin.name}@{short_hash(pin.block)}  {block}"))
     return lines
 
@@ -35,5 +35,11 @@ def pins_text(pins: Sequence[PinnedBlock], max_names: int | None = None) -> str:
 
 def as_at_text(pin: PinnedVersion | PinnedBlock) -> str:
     """Describe the block that rows are read at."""
-    history = "" if pin.in_chain else " of another history"
-    return f"as at {pin.system_time} · block {format_count(pin.sequence_number)} {pin.block}{history}"
+    return (
+        f"as at {pin.system_time} · block {format_count(pin.sequence_number)} {pin.block}{history_text(pin)}"
+    )
+
+
+def history_text(pin: PinnedVersion | PinnedBlock) -> str:
+    """Return the history that a block belongs to, such as `` of review``, or "" for the current chain."""
+    return "" if pin.in_chain else f" of {printable(pin.history) or 'an earlier history'}"

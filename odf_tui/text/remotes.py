@@ -61,14 +61,24 @@ def blocks_to_push(remotes: Iterable[Remote]) -> int:
 
 
 def remote_badge(remotes: Sequence[Remote]) -> str:
-    """Return a badge of a few cells: ``⇣3`` three blocks to pull, ``⇡2`` two to push, ``÷`` diverged."""
+    """Return a badge of a few cells.
+
+    ``⇣3`` means three blocks to pull, ``⇡2`` two to push, ``⇡=`` none, ``⇡?`` not compared since the last
+    change, and ``÷`` diverged.
+    """
     theirs, ours = blocks_to_pull(remotes), blocks_to_push(remotes)
     text = DIVERGED if diverged_remotes(remotes) else ""
     if theirs or pull_remotes(remotes):
-        text += FROM + (format_count_short(theirs) if theirs else "")
+        text += FROM + _blocks_text(theirs, pull_remotes(remotes))
     if push_remotes(remotes):
-        text += TO + (format_count_short(ours) if ours else "")
+        text += TO + _blocks_text(ours, push_remotes(remotes))
     return text
+
+
+def _blocks_text(blocks: int, remotes: Sequence[Remote]) -> str:
+    if blocks:
+        return format_count_short(blocks)
+    return "=" if all(remote.relation for remote in remotes) else "?"
 
 
 def remote_badge_style(remotes: Sequence[Remote]) -> str:

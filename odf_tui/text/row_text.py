@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from odf_engine import api
+from odf_engine.api import pa
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import printable, type_name
 from odf_engine.errors import NotFound
-from odf_tui.lazy import pa
 from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS
 from odf_tui.text.values import (
     CellColumn,

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from rich.cells import cell_len
 
 from odf_engine import api
+from odf_engine.api import pa, pc
 from odf_engine.api.text import printable
-from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.format import NULL, OPERATION_SIGNS
 
 _MAX_CELL: Final = 400
@@ -20,13 +20,13 @@ _MIDNIGHT: Final = " 00:00:00"
 def column_texts(column: pa.ChunkedArray) -> list[str | None]:
     """Return the values of a column as texts in full, or None for null."""
     kind = column.type
-    if pt.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return _timestamp_texts(column)
     if is_bytes(kind):
         return [None if value is None else "0x" + value.hex() for value in column.to_pylist()]
-    if pt.is_floating(kind):
+    if pa.types.is_floating(kind):
         return [None if value is None else repr(value) for value in column.to_pylist()]
-    if pt.is_nested(kind):
+    if pa.types.is_nested(kind):
         return [None if value is None else as_json(value) for value in api.python_values(column)]
     try:
         return column.cast(pa.string()).to_pylist()
@@ -45,12 +45,12 @@ def _encode_value(value: Any) -> str:
 
 def is_bytes(kind: pa.DataType) -> bool:
     """Return whether a type is binary."""
-    return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
 
 
 def is_number(kind: pa.DataType) -> bool:
     """Return whether a type is numeric."""
-    return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _timestamp_texts(column: pa.ChunkedArray) -> list[str | None]:
@@ -94,11 +94,11 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
     full = column_texts(_cut_long_values(column))
     if op:
         full = [OPERATION_SIGNS.get(text or "", (text, ""))[0] for text in full]
-    elif pt.is_timestamp(column.type):
+    elif pa.types.is_timestamp(column.type):
         full = _drop_zero_times(full, system)
     cells = [NULL if text is None else printable(text[:_MAX_CELL]) for text in full]
     width = max(map(cell_len, cells), default=0)
-    if not pt.is_floating(column.type):
+    if not pa.types.is_floating(column.type):
         return CellColumn(cells, width)
     parts = [cell.partition(".") for cell in cells if "e" not in cell]
     points = max((len(tail) for _, _, tail in parts), default=0)
@@ -112,9 +112,9 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
 
 def _cut_long_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Truncate long texts and bytes before they become Python objects: a value may have megabytes."""
-    if pt.is_string(column.type) or pt.is_large_string(column.type):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return pc.utf8_slice_codeunits(column, 0, _MAX_CELL)
-    return pc.binary_slice(column, 0, _MAX_CELL // 2) if pt.is_binary(column.type) else column
+    return pc.binary_slice(column, 0, _MAX_CELL // 2) if pa.types.is_binary(column.type) else column
 
 
 def _drop_zero_times(full: list[str | None], system: bool) -> list[str | None]:

@@ -42,7 +42,7 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
     checked = ", ".join(verification_summary(report))
     if report.valid:
         is_incomplete = any(skipped.kind not in _SETTLED for skipped in report.unchecked)
-        limit = ", partially verified" if is_incomplete else ""
+        limit = " as far as it could be checked" if is_incomplete else ""
         yield f"{name}: valid{limit} ({checked})"
     else:
         yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
@@ -189,8 +189,12 @@ def _describe_origin(origin: OriginReport) -> Iterator[str]:
     if origin.kind == "Root":
         yield f"{rows}, from"
         for source in origin.sources:
-            loads = f"{count_of(source.loads, 'load')}, {count_of(source.records, 'row')}{_between(source)}"
-            yield f"  {source.kind} {source.place}: {loads}, since block {short_hash(source.block)}"
+            amounts = (
+                f"{count_of(source.records, 'row')} in {count_of(source.loads, 'commit')}{_between(source)}"
+                if source.loads
+                else "no rows yet"
+            )
+            yield f"  {source.kind} {source.place}: {amounts}, defined in block {short_hash(source.block)}"
         return
     engine = f"{origin.engine} {origin.version or ''}".rstrip()
     yield f"{rows}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"

@@ -17,12 +17,19 @@ from odf_engine.api.samples import ROOT
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import Conflict, InvalidManifest, OdfError, UsageError
-from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput
+from odf_engine.metadata.model import (
+    AttachmentEmbedded,
+    Embedded,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetAttachments,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.root import odf as odf_group
 from tests.cli.conftest import Odf
+from tests.sync.builders import forge
 
 
 @pytest.fixture
@@ -319,3 +326,62 @@ def test_column_descriptions_appear_in_schema_and_api(workspace: Workspace) -> N
     assert described == {"id": "Number, of a thing", "note": "it's a note"}
     declared = next(iter(entry.dataset.blocks())).block.event
     assert any("BIGINT NOT NULL  Number, of a thing" in line for line in compare_events(declared, None, {}))
+
+
+ATTACHED = """kind: DatasetSnapshot
+version: 1
+content:
+  name: attached
+  kind: Root
+  metadata:
+    - kind: SetAttachments
+      attachments:
+        kind: Embedded
+        items: [{path: README.md, content: "# Ä\\n"}, {path: docs/b.md, content: b}]
+"""
+
+
+def test_attachments_are_written_to_files(fresh: Odf, tmp_path: Path) -> None:
+    fresh("add", "-", input=ATTACHED)
+    ran = fresh("show", "attached", "--attachments", "-o", "out", "--json")
+    assert ran.json == ["out/README.md", "out/docs/b.md"]
+    assert (tmp_path / "out" / "README.md").read_text() == "# Ä\n"
+    assert (tmp_path / "out" / "docs" / "b.md").read_text() == "b"
+    assert fresh("show", "attached", "--attachments", "-o", "out").out == "out/README.md\nout/docs/b.md\n"
+    (tmp_path / "out" / "README.md").write_text("mine")
+    (tmp_path / "out" / "docs" / "b.md").unlink()
+    ran = fresh("show", "attached", "--attachments", "-o", "out")
+    assert (ran.code, "README.md: the file exists" in ran.err) == (1, True)
+    assert not (tmp_path / "out" / "docs" / "b.md").exists()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "docs").symlink_to(tmp_path / "outside")
+    assert (
+        "a link in the folder leads out of it"
+        in fresh("show", "attached", "--attachments", "-o", "linked").err
+    )
+    assert not list((tmp_path / "outside").iterdir())
+    fresh(
+        "add",
+        "-",
+        input="kind: DatasetSnapshot\nversion: 1\ncontent: {name: bare, kind: Root, metadata: []}\n",
+    )
+    assert "bare has no attachments" in fresh("show", "bare", "--attachments").err
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".", "a\\\\b", "a\\n"])
+def test_attachments_that_leave_the_folder_are_refused(fresh: Odf, tmp_path: Path, path: str) -> None:
+    ran = fresh("add", "-", input=ATTACHED.replace("README.md", f'"{path}"'))
+    assert (ran.code, "path of an attachment" in ran.err) == (1, True)
+    # A chain of other software can have such a path.
+    fresh("add", "-", input=ATTACHED)
+    entry = Workspace(tmp_path).resolve("attached")
+    items = [AttachmentEmbedded("fine.md", "x"), AttachmentEmbedded(json.loads(f'"{path}"'), "x")]
+    forge(entry.dataset, SetAttachments(Embedded(items)))
+    ran = fresh("show", "attached", "--attachments", "-o", "out")
+    assert (ran.code, "path of an attachment" in ran.err) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_attachments_with_the_same_path_are_refused(fresh: Odf) -> None:
+    assert "two attachments" in fresh("add", "-", input=ATTACHED.replace("docs/b.md", "./README.md")).err

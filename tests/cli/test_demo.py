@@ -118,7 +118,7 @@ def test_graph_lists_datasets_and_edges(odf: Odf) -> None:
     assert "port-haven.stations" in odf("graph").out
 
 
-def test_path_is_a_repository_layout(odf: Odf) -> None:
+def test_path_is_a_repository_layout(odf: Odf, tmp_path: Path) -> None:
     folder = Path(odf("path", "port-haven.stations").out.strip())
     assert {"refs", "blocks", "data"} <= {each.name for each in folder.iterdir()}
     head = (folder / "refs" / "head").read_text()
@@ -128,6 +128,8 @@ def test_path_is_a_repository_layout(odf: Odf) -> None:
     assert encoded.out.strip() == head
     assert (folder.parent / "again").read_bytes() == (folder / "blocks" / head).read_bytes()
     slice_ = next((folder / "data").iterdir())
+    (tmp_path / "rows.csv").write_text("city,n\nBern,1\n")
+    assert "rows.csv: this is a text file" in odf("digest", str(tmp_path / "rows.csv")).err
     digest = odf("digest", str(slice_), "--json").json
     assert digest["physical_hash"] == slice_.name
     assert digest["size"] == slice_.stat().st_size

@@ -60,9 +60,9 @@ def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
     within = odf("log", "numbers", "--as-at", log[2]["hash"], "-n", "1")
     assert within.out.splitlines()[1].split()[0] == "2"
     tail = odf("tail", "numbers", "--as-at", name, "--json")
-    assert tail.json == rows and "of another history · 5 rows" in tail.err
+    assert tail.json == rows and f"of {name} · 5 rows" in tail.err
     ran = odf("diff", "numbers", "--from", name, "--key", "people")
-    assert ran.out.splitlines()[0].startswith("numbers: block 4 of another history (")
+    assert ran.out.splitlines()[0].startswith(f"numbers: block 4 of {name} (")
     told = odf("diff", "numbers", "--from", name, "--key", "people", "--json").json
     counts = [told[each] for each in ("added", "removed", "changed", "unchanged")]
     assert (counts, told["blocks"], told["old"]["in_chain"]) == ([0, 4, 1, 0], None, False)
@@ -78,7 +78,7 @@ def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
     head = str(entry.dataset.head())
     assert "requires confirmation" in odf("reset", "numbers", name).err
     ran = odf("reset", "numbers", name, "--yes")
-    assert ran.err.startswith("reset numbers to block 4 of another history; the earlier history is before-")
+    assert ran.err.startswith(f"reset numbers to block 4 of {name}; the earlier history is before-")
     assert odf("tail", "numbers", "--json").json == rows
     assert "unchanged, block 4 is the newest block" in odf("reset", "numbers", "4").err
     assert odf("reset", "numbers", head, "--yes").code == 0

@@ -55,11 +55,9 @@ def test_result_has_added_retracted_and_corrected_rows(folder: Path, odf: Odf) -
     source = f"    - kind: AddPushSource\n      sourceName: all\n      {read}\n      {merge}\n"
     manifest = MANIFEST.split("    - kind")[0].replace("events", "counties") + source
     assert odf("add", "-", input=manifest).code == 0
-    assert (
-        odf("ingest", "counties", input="county,n\nA,1\nB,2\nC,3\n").out == "counties: 3 rows in 2 blocks\n"
-    )
+    assert odf("ingest", "counties", input="county,n\nA,1\nB,2\nC,3\n").out == "counties: 3 rows\n"
     changed = odf("ingest", "counties", input="county,n\nA,1\nB,5\nD,4\nE,4\n")
-    assert changed.out == "counties: 5 rows (+2 -1 ~1) in 1 block\n"
+    assert changed.out == "counties: 5 rows (+2 -1 ~1)\n"
     (entry,) = odf("ingest", "counties", "--json", input="county,n\nA,1\n").json
     assert (entry["records"], entry["retracted"]) == (3, 3)
     assert "added" not in entry and "corrected" not in entry
@@ -92,11 +90,11 @@ def test_ingest_reads_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     # What stands under /dev is the client's own.
     script = f"exec '{sys.executable}' -m odf_tui ingest events <(echo '{event(3).strip()}') - </dev/stdin"
     piped = subprocess.run(["bash", "-c", script], cwd=folder, input=event(4).encode(), capture_output=True)
-    assert (piped.returncode, piped.stdout) == (0, b"events: 2 rows in 2 blocks\n"), piped.stderr
+    assert (piped.returncode, piped.stdout) == (0, b"events: 2 rows\n"), piped.stderr
     (folder / "five.csv").write_text("note,id,event_time\nfive,5,\n")
     (folder / "six.json").write_text("[" + event(6) + "]")
     ran = odf("-v", "ingest", "EVENTS", "five.csv", "six.json", "--event-time", "2024-01-05T12:00:00+01:00")
-    assert ran.out == "events: 2 rows in 2 blocks\n"
+    assert ran.out == "events: 2 rows\n"
     assert "five.csv is read as Csv, according to its file name" in ran.err
     rows = odf("tail", "events", "--json", "-n", "9").json
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -121,9 +119,8 @@ def test_equal_readings_are_rows_and_a_key_is_ingested_once(folder: Path, odf: O
     manifest = MANIFEST.split("    - kind")[0].replace("events", "readings") + source
     assert odf("add", "-", input=manifest + "      merge: {kind: Append}\n").code == 0
     reading = '{"value": 20.5}\n'
-    for blocks in (2, 1):
-        text = f"readings: 1 row in {blocks} block"
-        assert odf("ingest", "readings", "-", input=reading).out.startswith(text)
+    for _ in range(2):
+        assert odf("ingest", "readings", "-", input=reading).out == "readings: 1 row\n"
     assert Workspace(folder).resolve("readings").dataset.state().records == 2
     for added in (1, 0):
         (entry,) = odf("ingest", "readings", "-", "--idempotency-key", "r1", "--json", input=reading).json
@@ -199,7 +196,7 @@ def test_invalid_rows_are_listed_or_rejected(folder: Path, odf: Odf) -> None:
     assert odf("config", "set", "onBadRows.events", "reject").code == 0
     try:
         ran = odf("ingest", "events", "bad.ndjson")
-        assert ran.out.startswith("events: 2 rows in ") and ran.out.endswith(", 2 rows rejected\n")
+        assert ran.out == "events: 2 rows, 2 rows rejected\n"
         (entry,) = odf("ingest", "events", "bad.csv", "--json").json
         assert (entry["status"], entry["records"], entry["rejected"]) == ("updated", 1, 2)
     finally:

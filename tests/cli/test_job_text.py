@@ -39,11 +39,11 @@ def test_counts_agree_in_number_and_times_are_formatted() -> None:
 @pytest.mark.parametrize(
     ("progress", "line"),
     [
-        (Progress("read", rows=1200, bytes=10, total_bytes=9_000_000), "read  1 200 rows  10 B of 9.0 MB"),
-        (Progress("verify", files=1200, total_files=1300), "verify  1200 of 1300 blocks"),
-        (Progress("replay", files=2), "replay  transaction 2"),
-        (Progress("search", files=3), "search  3 datasets"),
-        (Progress("fetch", files=1, total_files=2), "fetch  1 of 2 files"),
+        (Progress("read", rows=1200, bytes=10, total_bytes=9_000_000), "read: 1 200 rows, 10 B of 9.0 MB"),
+        (Progress("verify", files=1200, total_files=1300), "verify: 1200 of 1300 blocks"),
+        (Progress("replay", files=2), "replay: transaction 2"),
+        (Progress("search", files=3), "search: 3 datasets"),
+        (Progress("fetch", files=1, total_files=2), "fetch: 1 of 2 files"),
         (Progress(), ""),
     ],
 )  # fmt: skip
@@ -67,14 +67,14 @@ def test_failure_lines_show_location_excerpt_and_hint() -> None:
 
 def test_result_lines_summarise_pull_push_and_update() -> None:
     pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
-    assert pulls.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
+    assert pulls.pull_line(pulled, "") == "cases: 1200 rows, 1.2 kB"
     assert pulls.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
     repeated = PullResult(name="cases", status="updated", records=2, blocks=1, repeated=2)
-    assert pulls.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
+    assert pulls.pull_line(repeated, "") == "cases: 2 rows, 2 rows repeated"
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
     assert pulls.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
     ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)
-    assert pulls.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
+    assert pulls.pull_line(ingested, "") == "cases: 2 rows, 1 file already ingested"
     ingested = PullResult(name="cases", status="up-to-date", already_ingested=2)
     assert pulls.pull_line(ingested, "") == "cases: already ingested"
     pushed = PushResult(status="updated", blocks=2, bytes=10)
@@ -125,7 +125,7 @@ def test_report_lines_escape_text_and_state_the_verdict() -> None:
     )
     verdict = "cases: intact, but its changelog is INVALID (2 blocks, 0 slices): 1 finding"
     assert next(verification_text.report_lines(report)) == verdict
-    for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
+    for kind, limit in (("no-engine", " as far as it could be checked"), ("proof-elsewhere", "")):
         report = VerifyResult("cases", valid=True, blocks=1, unchecked=[IntegrityFinding(kind, "", "why")])
         assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")
     report = VerifyResult("cases", valid=True, blocks=1, written_by=["spark 4.0+odf1"], branch="next")

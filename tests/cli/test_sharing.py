@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import pty
+import shutil
 import sys
 import termios
 import threading
@@ -266,11 +267,23 @@ def test_push_and_pull_remotes_are_remembered_and_removed(
     make_root(Workspace(tmp_path), "other")
     ran = fresh("push", "tides", "other", "--to", f"{shop}/x")
     assert (ran.code, "is the location of a single dataset" in ran.err) == (2, True)
+    assert f"odf repo add NAME {shop}/x" in ran.err
     fresh("repo", "remove", "attic")
     ran = fresh("push", "--all", "--json")
     assert {each["url"]: each["status"] for each in ran.json} == {
         f"file://{shop}/other/": "updated", f"file://{shop}/tides/": "up-to-date",
     }  # fmt: skip
+
+
+def test_push_recursive_pushes_inputs_first(fresh: Odf, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    root = make_root(workspace, "tides")
+    make_root(workspace, "other")
+    make_derivative(workspace, root, "days")
+    fresh("repo", "add", "lab", str(tmp_path / "lab"))
+    ran = fresh("push", "-r", "days", "--to", "lab", "--json")
+    assert [(row["name"], row["status"]) for row in ran.json] == [("tides", "updated"), ("days", "updated")]
+    assert fresh("push", "-r", "days", "--branch", "x").code == 2
 
 
 def test_pull_all_pulls_every_dataset_of_a_repository(
@@ -292,6 +305,41 @@ def test_pull_all_pulls_every_dataset_of_a_repository(
     (tmp_path / "attic").mkdir()
     assert fresh("pull", "--all", "--from", "attic", "--json").json == []
     assert fresh("pull", "--all", "--from", "lab").code == 1
+
+
+def test_index_of_a_folder_lists_its_datasets_over_any_web_server(
+    fresh: Odf, shop: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    entry = make_root(Workspace(tmp_path), "tides", slices=2)
+    store = tmp_path_factory.mktemp("store")
+    fresh("repo", "add", "store", str(store))
+    fresh("push", "tides", "--to", "store/joe/tides")
+    describe(entry, "of the harbour")
+    fresh("push", "tides", "--to", "store")
+    make_root(Workspace(tmp_path), "gone")
+    fresh("push", "gone", "--to", "store")
+    shutil.rmtree(store / "gone")
+    fresh("push", "tides", "--to", "store")
+    (here,) = [row for row in fresh("search", "--json").json["datasets"] if row["name"] == "tides"]
+    state = entry.dataset.state()
+    assert (here["id"], here["kind"], here["head"], here["records"]) == (
+        str(entry.id), "Root", str(state.head), state.records,
+    )  # fmt: skip
+    reader = tmp_path_factory.mktemp("reader")
+    with asking(store, "") as (url, _):
+        read = partial(call_odf, cwd=reader)
+        read("init")
+        read("repo", "add", "web", url)
+        rows = read("search", "harbour", "--json").json["datasets"]
+        assert rows == [{**here, "url": f"{url}tides/", "repository": "web", "pull": "odf pull web/tides"}]
+        assert [row["name"] for row in read("search", "--json").json["datasets"]] == ["joe/tides", "tides"]
+        missing = read("pull", "web/did:odf:fed01" + "ab" * 32)
+        assert (missing.code, "web lists no dataset" in missing.err) == (1, True)
+        assert read("pull", f"web/{entry.id}", "--json").json[0]["name"] == "joe/tides"
+        (store / "index.json").unlink()
+        ran = read("pull", "--all", "--from", "web")
+        assert (ran.code, "does not list its datasets" in ran.err) == (1, True)
+        read("worker", "stop")
 
 
 def test_suggested_pull_command_quotes_untrusted_names() -> None:

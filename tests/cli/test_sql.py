@@ -104,7 +104,7 @@ def test_query_reads_datasets_as_at_blocks_and_times(odf: Odf) -> None:
     assert found == {"now": total, "then": rows, "each": rows, "newest": found["newest"], "all": total}
     assert found["newest"] <= "2024-03-03T00:00:00Z"
     assert f"port-haven.stations@{last['hash'][5:13]}" in ran.err
-    assert f"@{first['hash'][5:13]}  block {first['sequence_number']} of " in ran.err
+    assert f"@{first['hash'][5:13]}  block {first['sequence_number']}, " in ran.err
 
     again = "SELECT count(*) AS n FROM port-haven.stations"
     pin = f"port-haven.stations@{first['hash'][5:13]}"

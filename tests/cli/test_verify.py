@@ -136,8 +136,8 @@ def test_verify_reports_the_last_proven_block(odf: Odf, newer: int, words: str) 
 @pytest.mark.parametrize(
     ("kind", "word"),
     [
-        ("input-missing", "valid, partially verified ("),
-        ("input-behind", "valid, partially verified ("),
+        ("input-missing", "valid as far as it could be checked ("),
+        ("input-behind", "valid as far as it could be checked ("),
         ("checkpoint-other", "valid ("),
         ("slice-equivalent", "valid ("),
     ],

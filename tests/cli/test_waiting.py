@@ -72,7 +72,7 @@ def test_waiting_results_are_shown_until_the_input_is_static(fresh: Odf) -> None
     assert fresh("pull", "population", "--set-watermark", "2024-01-01T00:00:00Z").code == 0
     assert "people BIGINT" in fresh("schema", "population").out
     waiting = "2 rows wait for population, complete up to 2024-01-01"
-    assert fresh("pull", "rates").out == f"rates: 1 row in 2 blocks; {waiting}\n"
+    assert fresh("pull", "rates").out == f"rates: 1 row; {waiting}\n"
     assert fresh("pull", "rates").out == f"rates: {waiting}\n"
     status = status_of(fresh, "rates")
     assert (status["reason"], status["hint"]) == (waiting, "odf pull population --set-watermark TIME")
@@ -82,7 +82,7 @@ def test_waiting_results_are_shown_until_the_input_is_static(fresh: Odf) -> None
     assert fresh("pull", "population").code == 0
     assert "watermark → 9999-12-31" in fresh("log", "population", "-n", "1").out
     assert fresh("pull", "population").out == "population: up to date\n"
-    assert fresh("pull", "rates").out == "rates: 2 rows in 1 block\n"
+    assert fresh("pull", "rates").out == "rates: 2 rows\n"
     assert [each["people"] for each in fresh("tail", "rates", "--json").json] == [None, 5000, 5000]
     assert status_of(fresh, "rates")["waiting"] is None
     assert fresh("verify", "rates").code == 0

@@ -18,7 +18,20 @@ def test_row_with_a_time_after_the_year_9999_is_described() -> None:
     assert text.startswith("far=11024-11-") and text.endswith("none=null") and "offset" not in text
     assert '"at": "11024-' in to_text(nested)[0].as_py()
     (record,) = json_records(row)
-    assert record["far"].startswith("11024-") and "11024-" in record["nested"]
+    assert record["far"].startswith("11024-") and record["nested"]["at"].startswith("11024-")
+
+
+def test_nanoseconds_of_times_are_complete_in_json() -> None:
+    kind = pa.time64("ns")
+    times = pa.array([34_200_123_456_789, 34_200_000_000_000], kind)
+    nested = pa.array(
+        [{"t": 1, "all": [2], "n": 5}, None],
+        pa.struct([("t", kind), ("all", pa.list_(kind)), ("n", pa.int32())]),
+    )
+    first, second = json_records(pa.record_batch({"t": times, "nested": nested}))
+    assert (first["t"], second["t"]) == ("09:30:00.123456789", "09:30:00")
+    assert first["nested"] == {"t": "00:00:00.000000001", "all": ["00:00:00.000000002"], "n": 5}
+    assert '"t": "00:00:00.000000001"' in to_text(nested)[0].as_py()
 
 
 def test_description_of_a_row_is_limited() -> None:

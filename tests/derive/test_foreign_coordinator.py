@@ -71,6 +71,7 @@ class Coordinator:
     query: str
     checkpoint: Path | None = None
     next_offset: int = 0
+    as_list: bool = True
 
     def run(self, interval: Interval, day: int) -> list[dict[str, Any]]:
         """The rows of one transaction; the watermark of the input is a day of January 2024."""
@@ -88,8 +89,11 @@ class Coordinator:
 
     def request(self, interval: Interval, day: int, data: Path, state: Path) -> bytes:
         make = Fields()
-        step = make.table(2, {1: make.text(self.query)})
-        transform = make.table(5, {0: make.text("spark"), 3: make.vector([step])})
+        if self.as_list:
+            step = make.table(2, {1: make.text(self.query)})
+            transform = make.table(5, {0: make.text("spark"), 3: make.vector([step])})
+        else:
+            transform = make.table(5, {0: make.text("spark"), 2: make.text(self.query)})
         schema = self.folder / "schema.parquet"
         pq.write_table(pq.read_table(self.files[0]).slice(0, 0), schema)
         watermark = make.table(2, {}, t0=(2024, 100, day, 0), t1=(2024, day, 0, 0))
@@ -152,6 +156,12 @@ def test_stateless_query_reads_only_the_offset_interval(
         for day, interval in ((1, (0, 0)), (2, None), (3, (1, 2)), (4, (3, 3)))
     ]
     assert found == [[(0, 10)], [], [(1, 20), (2, 30)], [(3, 40)]]
+
+
+@pytest.mark.net
+def test_single_query_may_be_sent_without_a_list(served: str, files: list[Path], tmp_path: Path) -> None:
+    theirs = Coordinator(served, tmp_path, files, "SELECT event_time, x FROM input", as_list=False)
+    assert [row["x"] for row in theirs.run((0, 1), 1)] == [1, 2]
 
 
 @pytest.mark.net

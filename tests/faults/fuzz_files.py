@@ -144,7 +144,13 @@ def run_shape_file(data: bytes, scene: Scene) -> None:
 
 def _run_prepare(kind: model.CompressionFormat, data: bytes, scene: Scene) -> None:
     path = scene.write("in.csv", data)
-    prepare([model.Decompress(format=kind)], path, path.name, path.parent, scene.reporter)
+    prepare(
+        [model.Decompress(format=kind)],
+        PreparedFile(path, path.name),
+        path.parent,
+        path.parent,
+        scene.reporter,
+    )
 
 
 run_zip: Final = partial(_run_prepare, model.CompressionFormat.Zip)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,24 @@ from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidManifest
+from odf_engine.ingest.read.file_kind import reject_binary
 from odf_engine.ingest.read.json_lines import (
     JsonSource,
     array_to_lines,
     feature_lines_to_lines,
     features_to_lines,
 )
-from odf_engine.ingest.read.read_step import reject_binary
 from odf_engine.spark import text_files
 from odf_engine.spark.text_files import detect_encoding, undecodable_error
 from tests.ingest.recorder import Recorder
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    """A zip archive of one file."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -31,6 +41,10 @@ from tests.ingest.recorder import Recorder
         (b"\x1f\x8b\x08", "gzip"),
         (b"PK\x03\x04", "zip"),
         (b"PAR1\x15\x04", "Parquet"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Excel workbook"),
+        (zipped("xl/workbook.xml", b"<x/>"), "Excel workbook"),
+        (zipped("mimetype", b"application/vnd.oasis.opendocument.spreadsheet"), "OpenDocument spreadsheet"),
+        (b"SQLite format 3\x00", "SQLite database"),
     ],
 )
 def test_binary_and_markup_files_are_rejected_as_text(tmp_path: Path, data: bytes, message: str) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from odf_engine.errors import BadData, InvalidManifest
-from odf_engine.ingest.fetch.files_glob import event_time_from_path, parse_time
+from odf_engine.ingest.fetch.files_glob import event_time_from_path
 from odf_engine.metadata.model import FromPath
+from odf_engine.metadata.time_formats import parse_time
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,7 @@ from odf_engine.metadata.model import FromPath
         ("01-Mar-24 03:05 PM", "dd-MMM-yy hh:mm a", "2024-03-01T15:05:00Z"),
         ("12:30 am 2024", "hh:mm a yyyy", "2024-01-01T00:30:00Z"),
         ("Friday, March 1, 2024", "EEEE, MMMM d, yyyy", "2024-03-01T00:00:00Z"),
+        ("2024-03-01 5", "yyyy-MM-dd u", "2024-03-01T00:00:00Z"),
         ("2024-03-01T10:20:30.250+02:00", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2024-03-01T08:20:30.250Z"),
         ("2024061 at 5 o'clock", "yyyyDDD 'at' H 'o''clock'", "2024-03-01T05:00:00Z"),
         ("2024-03-01", "%Y-%m-%d", "2024-03-01T00:00:00Z"),
@@ -41,7 +43,7 @@ def test_text_that_does_not_match_the_time_format_is_rejected(text: str, form: s
         parse_time(text, form)
 
 
-@pytest.mark.parametrize("form", ["yyyy-QQ", "%Y-%Q", "yyyy yyyy"])
+@pytest.mark.parametrize("form", ["yyyy-QQ", "%Y-%Q", "yyyy yyyy", "uuuu-MM-dd"])
 def test_invalid_time_format_is_rejected(form: str) -> None:
     with pytest.raises(InvalidManifest, match="time format"):
         parse_time("2024", form)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, Unsupported
-from odf_engine.ingest.prep_step import run_pipe
+from odf_engine.ingest.prep_step import PreparedFile, run_pipe
 from odf_engine.metadata.model import Pipe
 from tests.ingest.recorder import Recorder
 from tests.waiting import is_running, wait_until
@@ -24,7 +24,8 @@ def source(tmp_path: Path) -> Path:
 
 def pipe(source: Path, reporter: Recorder, *command: str, most_bytes: int = 1 << 20) -> str:
     target = source.parent / "target"
-    run_pipe(Pipe(list(command)), source, "x.csv", target, reporter, most_bytes)
+    file = PreparedFile(source, "x.csv")
+    run_pipe(Pipe(list(command)), file, source.parent, target, reporter, most_bytes)
     assert sorted(each.name for each in source.parent.iterdir()) == ["source", "target"]
     return target.read_text()
 
@@ -36,6 +37,17 @@ def test_command_reads_the_input_and_writes_the_output(source: Path, reporter: R
     assert pipe(source, reporter, "true") == ""
     source.write_bytes(b"x" * 3_000_000)
     assert pipe(source, reporter, "head", "-c1") == "x"  # which does not read all of it
+
+
+def test_scripts_of_the_workspace_are_found(source: Path, reporter: Recorder) -> None:
+    scripts = source.parent / "scripts"
+    scripts.mkdir()
+    (scripts / "upper.sh").write_text("#!/bin/sh\ntr a-z A-Z\n")
+    (scripts / "upper.sh").chmod(0o755)
+    target = scripts / "target"
+    for command in (["scripts/upper.sh"], ["./scripts/upper.sh"], ["sh", "scripts/upper.sh"]):
+        run_pipe(Pipe(command), PreparedFile(source, "x"), source.parent, target, reporter, 100)
+        assert target.read_text() == "B\nA\n"
 
 
 def test_stderr_lines_are_logged_and_bounded(source: Path, reporter: Recorder) -> None:
@@ -80,7 +92,7 @@ def test_a_command_gets_no_secrets(source: Path, reporter: Recorder, monkeypatch
     seen = dict(line.partition("=")[::2] for line in pipe(source, reporter, "env").splitlines())
     assert set(seen) - {"PWD", "SHLVL", "_"} <= {"PATH", "HOME", "LANG", "TMPDIR"}
     assert seen["PATH"] == os.environ["PATH"]
-    folder = Path(pipe(source, reporter, "sh", "-c", "pwd; touch left-behind").strip())
+    folder = Path(pipe(source, reporter, "sh", "-c", 'cd "$TMPDIR"; pwd; touch left-behind').strip())
     assert folder.parent == source.parent and not folder.exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 from odf_engine.base.config import Config
 from odf_engine.base.settings import save, set_value
 from odf_engine.errors import BadData
-from odf_engine.ingest.prep_step import PrepareLimits, prepare
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.read.file_sample import read_sample
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
@@ -30,7 +30,7 @@ def run(
 ) -> tuple[bytes, str]:
     job = path.parent / "job"
     job.mkdir(exist_ok=True)
-    prepared = prepare(steps, path, path.name, job, reporter, limits)
+    prepared = prepare(steps, PreparedFile(path, path.name), path.parent, job, reporter, limits)
     return prepared.path.read_bytes(), prepared.name
 
 

@@ -94,7 +94,7 @@ def test_trace_reaches_sources_through_derivatives(
     # A correction has both rows of the one before, and the row that it takes back.
     step = tracing.tracer.trace(made, [(3, 3)], depth=1)
     assert [(feed.runs, feed.step) for feed in step.feeds] == [([(1, 2)], None)]
-    assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row after a correction (+C)")
+    assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row corrected, new values (+C)")
     # Two transactions at once.
     step = tracing.tracer.trace(made, [(0, 0), (4, 4)], depth=2)
     assert [len(each.runs) for each in step.made] == [1, 1]
@@ -113,7 +113,7 @@ def test_trace_of_a_value_names_contributing_columns(
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(0, 1)], "Y")
     assert [(feed.alias, feed.columns) for feed in step.feeds] == [("doubled", [("y", "identity")])]
-    assert step.how[-1] == "rows of other determine which rows exist, not the value of y"
+    assert step.how[-1] == "other gives no value of y: its rows only decide which rows there are"
     inner = step.feeds[0].step
     assert inner is not None and [feed.columns for feed in inner.feeds] == [[("x", "transformation")]]
     doubled = deriving.workspace.resolve("doubled")

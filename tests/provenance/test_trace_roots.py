@@ -181,7 +181,7 @@ def test_retractions_and_corrections_trace_to_earlier_rows(rooted: Rooted) -> No
     pair = rooted.trace(root, (3, 4))
     assert (pair.earlier, pair.how) == (
         [(0, 0)],
-        ["1 row before a correction (-C)", "1 row after a correction (+C)"],
+        ["1 row corrected, old values (-C)", "1 row corrected, new values (+C)"],
     )
     assert rooted.trace(root, (5, 5)).earlier == [(2, 2)]
     assert rooted.trace(root, (7, 7)).earlier == [(4, 4)]

@@ -295,6 +295,32 @@ def test_date_and_timestamp_formats_apply(csv: Reader) -> None:
             csv("x\n", moment, timestamp_format=pattern)
 
 
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2020-02-01T10:11:00Z", "2020-02-01T10:11:00"),
+        ("2020-02-01t10:11:00z", "2020-02-01T10:11:00"),
+        ("2020-02-01 11:11:00.250+01:00", "2020-02-01T10:11:00.250"),
+        ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00"),
+        ("2016-12-31T18:59:60.5-05:00", "2017-01-01T00:00:00.500"),
+        ("2020-02-01T10:11:00-10:00", "2020-02-01T20:11:00"),
+    ],
+)
+def test_rfc3339_takes_every_spelling_of_the_standard(csv: Reader, text: str, moment: str) -> None:
+    schema = pa.schema([("t", pa.timestamp("ms", "UTC"))])
+    expected = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+    assert csv(f"{text}\n", schema, timestamp_format="rfc3339") == [{"t": expected}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2020-02-01T10:11:00", "2020-02-01", "2020-02-01T10:60:00Z", "2020-02-01T10:11Z", "2020-2-1T10:11:00Z"],
+)
+def test_rfc3339_needs_seconds_and_an_offset(csv: Reader, text: str) -> None:
+    with pytest.raises(RejectedRow, match=f"'{text}', which is not a TIMESTAMP"):
+        csv(f"{text}\n", pa.schema([("t", pa.timestamp("ms", "UTC"))]), timestamp_format="rfc3339")
+
+
 def test_without_a_schema_all_is_text(csv: Reader) -> None:
     assert csv("a,b\n01, x\n", header=True) == [{"a": "01", "b": " x"}]
     assert csv("1,x\n") == [{"_c0": "1", "_c1": "x"}]

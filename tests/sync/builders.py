@@ -14,7 +14,7 @@ import pyarrow as pa
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import slice_schema
-from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, base58btc_encode
+from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, multibase_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import (
@@ -189,19 +189,23 @@ def as_repository(dataset: Path, folder: Path) -> str:
     return f"file://{folder}/"
 
 
-def as_old_repository(dataset: Path, folder: Path) -> str:
-    """The same with names in base58, also that in ``refs/head``, as before RFC-012; its ``file:`` URL."""
+def as_old_repository(dataset: Path, folder: Path, prefix: str = "z", *, head: bool = True) -> str:
+    """The same with names in base58, as before RFC-012, or in another multibase encoding; its ``file:`` URL.
+
+    ``head``: also the hash in ``refs/head``.
+    """
     url = as_repository(dataset, folder)
     for kind in ("blocks", "data", "checkpoints"):
         for path in list((folder / kind).glob("f*")):
-            path.rename(path.with_name(in_base58(path.name)))
-    set_head(folder, in_base58((folder / "refs" / "head").read_text()))
+            path.rename(path.with_name(encode_name(path.name, prefix)))
+    if head:
+        set_head(folder, encode_name((folder / "refs" / "head").read_text(), prefix))
     return url
 
 
-def in_base58(name: str) -> str:
-    """The name of an object as it was written before RFC-012."""
-    return base58btc_encode(bytes(Multihash.parse(name)))
+def encode_name(name: str, prefix: str = "z") -> str:
+    """The name of an object in another multibase encoding."""
+    return multibase_encode(bytes(Multihash.parse(name)), prefix)
 
 
 def objects(folder: Path) -> dict[str, int]:

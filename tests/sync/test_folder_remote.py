@@ -53,6 +53,18 @@ def test_objects_are_read_within_size_limits(remote: FolderRemote) -> None:
     assert len(b"".join(remote.chunks(FILE))) == len(CONTENT) + 1
 
 
+@pytest.mark.parametrize("name", ["lab/T.Push", "LAB/t.push", "Lab/T.PUSH"])
+def test_names_of_datasets_and_accounts_are_found_in_any_case(
+    here: Workspace, there: Workspace, tmp_path: Path, name: str
+) -> None:
+    entry = make_root(here, "t.push", slices=1)
+    send(entry, folder_remote(tmp_path / "lab" / "t.push"))
+    assert read_whole(folder_remote(tmp_path / name)) == chain(entry)
+    with pytest.raises(Conflict, match="a different dataset"):
+        send(make_root(there, "T.PUSH"), folder_remote(tmp_path / name))
+    assert [path.name for path in (tmp_path / "lab").iterdir()] == ["t.push"]
+
+
 def test_head_is_read_and_invalid_content_rejected(remote: FolderRemote) -> None:
     head = remote.folder / "refs" / "head"
     head.parent.mkdir(parents=True)

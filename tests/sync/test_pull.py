@@ -20,7 +20,7 @@ from odf_engine.errors import (
     OdfError,
 )
 from odf_engine.identity import ownership_proof as proofs
-from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.multiformats import MULTIBASE_PREFIXES, Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     AddData,
@@ -247,9 +247,14 @@ def test_pull_without_remote_dataset_raises_not_found(here: Workspace, tmp_path:
         into(entry, f"file://{tmp_path}/nowhere/")
 
 
-def test_base58_names_become_canonical_ones(here: Workspace, there: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("prefix", MULTIBASE_PREFIXES)
+def test_names_in_every_encoding_become_canonical_ones(
+    here: Workspace, there: Workspace, tmp_path: Path, prefix: str, head: bool
+) -> None:
     source = builders.make_derivative(there, builders.make_root(there, slices=2))
-    entry, _ = new(here, builders.as_old_repository(source.dataset.folder, tmp_path / "old"))
+    url = builders.as_old_repository(source.dataset.folder, tmp_path / "old", prefix, head=head)
+    entry, _ = new(here, url)
     assert chain(entry.dataset.folder) == chain(source.dataset.folder)
     old = builders.copy_into(here, builders.make_root(there, "other", slices=2))
     more = there.resolve("other")
@@ -265,7 +270,7 @@ def test_local_objects_with_base58_names_are_not_fetched(
     source = builders.make_root(there, slices=2)
     entry = builders.copy_into(here, source)
     for path in (entry.dataset.folder / "data").iterdir():
-        path.rename(path.with_name(builders.in_base58(path.name)))
+        path.rename(path.with_name(builders.encode_name(path.name)))
     builders.forge(source.dataset, SetInfo("more"))
     assert into(entry, url_of(source)).bytes == 0
 

@@ -87,11 +87,12 @@ def test_each_object_is_asked_for_once(here: Workspace, there: Workspace, files:
     assert not objects_of(files.forget())
 
 
-def test_repository_with_base58_names_is_pulled_over_http(
-    here: Workspace, there: Workspace, files: FileServer, tmp_path: Path
+@pytest.mark.parametrize(("prefix", "head"), [("z", True), ("b", True), ("u", False), ("F", False)])
+def test_names_in_other_encodings_are_pulled_over_http(
+    here: Workspace, there: Workspace, files: FileServer, tmp_path: Path, prefix: str, head: bool
 ) -> None:
     source = builders.make_root(there, slices=2)
-    builders.as_old_repository(source.dataset.folder, tmp_path / "old")
+    builders.as_old_repository(source.dataset.folder, tmp_path / "old", prefix, head=head)
     pull(here, f"{files.url}old/")
     holds_all(here, source)
 

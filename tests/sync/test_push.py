@@ -251,9 +251,12 @@ def test_push_to_http_url_is_rejected(here: Workspace, access: RemoteAccess) -> 
     assert "s3:" in str(caught.value.hint)
 
 
-def test_remote_with_base58_names_is_updated(here: Workspace, target: FolderRemote) -> None:
+@pytest.mark.parametrize("prefix", ["z", "b"])
+def test_remote_with_names_in_another_encoding_is_updated(
+    here: Workspace, target: FolderRemote, prefix: str
+) -> None:
     entry = make_root(here, slices=2)
-    as_old_repository(entry.dataset.folder, target.folder)
+    as_old_repository(entry.dataset.folder, target.folder, prefix)
     assert send(entry, target).status == "up-to-date"
     describe(entry, "more")
     pushed = send(entry, target)

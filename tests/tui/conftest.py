@@ -1,10 +1,10 @@
-"""The workstation over a source in memory, and what tests of it share."""
+"""The workstation over a copy of Port Haven, and what tests of it share."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
@@ -35,14 +35,14 @@ from odf_tui.state.saved_session import PaneShares
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import StatusLine
 from odf_tui.workbench import Workbench
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario, open_haven
 from tests.tui.waiting import screen_text, until
 
 
 class Driven:
     """A workstation that a test drives."""
 
-    def __init__(self, app: Workstation, pilot: Pilot[None], source: FakeSource) -> None:
+    def __init__(self, app: Workstation, pilot: Pilot[None], source: Scenario) -> None:
         self.app, self.pilot, self.source = app, pilot, source
 
     @property
@@ -199,7 +199,7 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Driven]:
+async def driven(source: Scenario, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Driven]:
     """Opens a workstation and waits until it shows everything."""
     app = Workstation(source)
     async with app.run_test(size=size) as pilot:
@@ -241,10 +241,10 @@ def _no_editor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
+def source(tmp_path: Path) -> Iterator[Scenario]:
     """Port Haven, with some jobs that ended."""
-    folder = tmp_path / "haven"
-    (folder / "manifests").mkdir(parents=True)
-    made = FakeSource(folder)
+    made = open_haven(tmp_path / "haven")
+    (made.folder / "manifests").mkdir()
     made.story()
-    return made
+    yield made
+    made.journal.close()

@@ -17,7 +17,7 @@ from odf_tui.services.navigation import Navigator
 from odf_tui.state.app_state import AppState
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 
 
 class FakeTerminal:
@@ -260,7 +260,7 @@ class FakeJobs:
 
 
 class Fakes:
-    """A context of fakes over a source in memory.
+    """A context of fakes over a real workspace.
 
     Args:
         source: the engine.
@@ -271,7 +271,7 @@ class Fakes:
 
     def __init__(
         self,
-        source: FakeSource,
+        source: Scenario,
         selected: str = "",
         *,
         answers: Sequence[Any] = (),

@@ -2,25 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 
+from odf_engine.api.model import FileTimeRange
+from odf_engine.api.readers.row_window import RowWindow
+from odf_engine.errors import OdfError
+from odf_engine.metadata.model import Append, Ledger
 from odf_tui.actions import bindings
 from odf_tui.panes.data.controller import DataController
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller, Host
 from odf_tui.widgets.status_bar import KeyHints, StatusLine
 from tests.tui.conftest import Driven
-from tests.tui.fake import FakeSource
+from tests.tui.haven import AIR, SYSTEM, commit, table
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import WidgetApp, shown
 
-AIR = "did:odf:port-haven.air-readings"
 _LOADED = {"open_row", "export", "statistics", "travel", "differences"}
+
+
+class GeneratedRows:
+    """Any number of rows, which are generated as they are read.
+
+    Attributes:
+        read: start and size of the windows that were read.
+        error: raised by reads.
+    """
+
+    system_columns = SYSTEM
+
+    def __init__(self, count: int) -> None:
+        self.row_count = count
+        self.read: list[tuple[int, int]] = []
+        self.error: OdfError | None = None
+        self.columns = self._table(0, 0).schema
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Return the rows of a window."""
+        self.read.append((start, count))
+        if self.error is not None:
+            raise self.error
+        return self._table(start, max(min(count, self.row_count - start), 0))
+
+    def _table(self, start: int, count: int) -> pa.Table:
+        rows = table(start, count)
+        offsets = pa.array(range(start, start + count), pa.uint64())
+        times = pa.array([1_710_251_200_000] * count, pa.timestamp("ms", "UTC"))
+        return rows.add_column(0, "offset", offsets).add_column(2, "system_time", times)
+
+
+class GeneratedTimeline:
+    """Blocks with an interval of ten minutes. Each fourth has corrections. The schema changes once.
+
+    Attributes:
+        probed: the stops whose files were read.
+    """
+
+    timed = True
+
+    def __init__(self, rows: int, size: int = 1000) -> None:
+        self.rows: Sequence[int] = [min(start + size, rows) for start in range(0, rows, size)]
+        self.blocks: Sequence[int] = [3 + at for at in range(len(self.rows))]
+        self.times: Sequence[int] = [1_709_288_520_000 + at * 600_000 for at in range(len(self.rows))]
+        self.head = self.blocks[-1]
+        self.schemas: Sequence[int] = [2] if len(self.rows) > 2 else []
+        self.probed: list[int] = []
+
+    def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
+        """Return one hour of event time per row."""
+        self.probed += stops
+        hour, day = 3_600_000, 1_709_251_200_000
+        found: list[FileTimeRange] = []
+        for stop in stops:
+            first, last = self.rows[stop - 1] if stop else 0, self.rows[stop] - 1
+            moments = (day + first * hour,) if stop % 4 == 3 else ()
+            group = (last - first + 1, day + first * hour, day + last * hour)
+            found.append(FileTimeRange(stop, bool(moments), (group,), moments))
+        return found
+
+
+def show_window(source: Scenario, window: RowWindow) -> None:
+    """Show the rows of a window instead of the rows of the datasets."""
+    source.rows = lambda dataset: window  # type: ignore[method-assign]
+
+
+def set_primary_key(source: Scenario, *columns: str) -> None:
+    """Append a block that changes the primary key of the air readings; without columns there is none."""
+    chain = source.entry(AIR).dataset
+    polling = chain.state().polling_source
+    assert polling is not None
+    merge = Ledger(primary_key=list(columns)) if columns else Append()
+    commit(chain, replace(polling, merge=merge))
+
+
+def write_rows(source: Scenario, count: int) -> str:
+    """Write rows to a file, as jobs do. Return its path."""
+    path = source.odf / "cache" / f"{count}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(GeneratedRows(count).window(0, count), path)
+    return str(path)
 
 
 class _Moves(Controller):
@@ -46,7 +135,7 @@ class DataScreen(Host):
 
     AUTO_FOCUS = ""
 
-    def __init__(self, source: FakeSource, dataset: str) -> None:
+    def __init__(self, source: Scenario, dataset: str) -> None:
         super().__init__(cast("Any", source))
         self._dataset = dataset
         self.notices: list[tuple[str, str]] = []
@@ -103,7 +192,7 @@ class DataDriver(Driven):
 
     app: WidgetApp  # type: ignore[assignment]
 
-    def __init__(self, app: WidgetApp, pilot: Pilot[None], source: FakeSource, screen: DataScreen) -> None:
+    def __init__(self, app: WidgetApp, pilot: Pilot[None], source: Scenario, screen: DataScreen) -> None:
         super().__init__(cast("Any", app), pilot, source)
         self.screen = screen
 
@@ -134,7 +223,7 @@ class DataDriver(Driven):
 
 @asynccontextmanager
 async def rows_shown(
-    source: FakeSource, size: tuple[int, int] = (120, 36), dataset: str = AIR
+    source: Scenario, size: tuple[int, int] = (120, 36), dataset: str = AIR
 ) -> AsyncIterator[DataDriver]:
     """Show the rows of a dataset."""
     screen = DataScreen(source, dataset)

@@ -7,12 +7,16 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from textual.screen import Screen
 
 from odf_engine.api.model import DatasetRow, NamedUrl, Relation, Remote
+from odf_engine.workspace.remotes import REMOTE_KINDS
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.tui.conftest import Driven
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import append, create_derivative, create_root, did, mask_hashes
+from tests.tui.scripted_worker import Scenario
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 HOSPITAL = "https://hospital.example/data/visits/"
@@ -32,7 +36,7 @@ def compare_golden(drive: Driven, name: str) -> None:
     """
     size = drive.app.size
     path = GOLDEN / f"share-{size.width}x{size.height}-{name}.txt"
-    text = "\n".join(drive.text().splitlines()[:-2]) + "\n"
+    text = mask_hashes("\n".join(drive.text().splitlines()[:-2]) + "\n")
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -127,10 +131,26 @@ def backup(relation: Relation = "ahead", ours: int = 2, theirs: int = 0) -> Remo
     )
 
 
-def with_remotes(source: FakeSource, *remotes: Remote, **more: object) -> DatasetRow:
-    """Replace the datasets by visits, with remotes, and two without, and add three repositories."""
-    row = dataset("visits", records=900, remotes=remotes, **more)
-    source.rows_ = [row, dataset("visits-by-day", "visits", records=9), dataset("tides", records=96)]
+def build_visits(workspace: Workspace) -> None:
+    """Create visits, whose last two blocks are local, days derived from them, and tides."""
+    visits = create_root(workspace, "visits", 880)
+    append(visits.dataset, 10)
+    append(visits.dataset, 10)
+    create_derivative(workspace, "visits-by-day", [visits], 9)
+    create_root(workspace, "tides", 96)
+
+
+def with_remotes(source: Scenario, *remotes: Remote, **more: object) -> DatasetRow:
+    """Set the remotes of visits, and add three repositories."""
+    shared = source.entry(did("visits")).dataset.block(4).hash
+    compared = [replace(remote, common=str(shared)) for remote in remotes]
+    for remote in remotes:
+        for kind in REMOTE_KINDS:
+            if getattr(remote, kind):
+                source.attach(did("visits"), remote.url, kind)
+    rows = {row.name: row for row in source.datasets()}
+    rows["visits"] = row = replace(rows["visits"], remotes=tuple(compared), **more)  # type: ignore[arg-type]
+    source.rows_ = [rows[name] for name in ("visits", "visits-by-day", "tides")]
     for name, url in [] if source.repositories() else REPOSITORIES:
-        source.add_repository(name, url)
+        source.remotes.add(name, url)
     return row

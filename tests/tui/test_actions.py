@@ -33,8 +33,9 @@ from odf_tui.widgets.choice_list import Choices
 from tests.call_count import max_calls
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
-from tests.tui.fake_blocks import fake_line
+from tests.tui.haven import dataset, did
+from tests.tui.scripted_worker import Scenario
+from tests.tui.test_blocks import block_line
 from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
@@ -105,7 +106,7 @@ def test_hints_of_a_pane_name_its_actions() -> None:
         "p pull": Situation(dataset=row),
         "⏎ details": Situation(dataset=row),
         "o dataset": Situation("jobs", dataset=row, job=job),
-        "⏎ block": Situation("blocks", dataset=row, block=fake_line(2)),
+        "⏎ block": Situation("blocks", dataset=row, block=block_line(2)),
     }
     for hint, situation in situations.items():
         shown_hints = [f"{each.key} {each.word}" for each in DEFAULT_KEYMAP.hints(situation)]
@@ -120,7 +121,7 @@ def keys_dialog(situation: Situation) -> KeysDialog:
 
 
 async def test_the_key_list_shows_valid_actions_and_runs_them() -> None:
-    situation = Situation("blocks", dataset=dataset("a"), block=fake_line(2), datasets=8, pullable=4)
+    situation = Situation("blocks", dataset=dataset("a"), block=block_line(2), datasets=8, pullable=4)
     async with shown(keys_dialog(situation)) as (app, pilot):
         choices = app.screen.query_one(Choices)
         listed = {choice.id for choice in choices.choices if not choice.heading}
@@ -166,7 +167,7 @@ async def test_the_key_list_is_searched_and_shows_why_an_action_is_refused() -> 
 
 
 @pytest.mark.app
-async def test_every_listed_key_does_something_from_every_pane(source: FakeSource) -> None:
+async def test_every_listed_key_does_something_from_every_pane(source: Scenario) -> None:
     """No key raises, whatever has the focus; each of them either acts or says why not."""
     panes = {action.id for action in ACTIONS if action.scope != ANYWHERE or not action.listed}
     panes |= {"filter", "copy", "zoom", "cancel", "up", "help"}  # what they do depends on the pane
@@ -201,7 +202,7 @@ def palette_of(fakes: Fakes, answer: str | None = None) -> CommandPalette:
 
 
 @pytest.fixture
-def fakes(source: FakeSource) -> Fakes:
+def fakes(source: Scenario) -> Fakes:
     """A context with the widgets that the palette goes to."""
     columns = SimpleNamespace(names=["station", "pm25"])
     view = SimpleNamespace(opened=SimpleNamespace(columns=columns), cursor=7, go_to=Mock())
@@ -222,7 +223,7 @@ def test_the_palette_finds_actions_datasets_columns_jobs_and_themes(fakes: Fakes
     fakes.host.now = Situation(dataset=fakes.state.row)
     for text, choice in (
         ("pull the dataset", "pull"),
-        ("tides", "dataset did:odf:harbour.tides"),
+        ("tides", f"dataset {did('harbour.tides')}"),
         ("pm25", "column 1"),
         ("job 3", "job 3"),
         ("paper", "theme paper"),
@@ -234,7 +235,7 @@ def test_the_palette_finds_actions_datasets_columns_jobs_and_themes(fakes: Fakes
 def test_choosing_a_palette_entry_performs_its_action(fakes: Fakes) -> None:
     palette_of(fakes, "pull")
     assert fakes.host.performed == ["pull"]
-    palette_of(fakes, "dataset did:odf:harbour.tides")
+    palette_of(fakes, f"dataset {did('harbour.tides')}")
     assert fakes.state.row is not None and fakes.state.row.name == "harbour.tides"
     palette_of(fakes, "column 1")
     assert fakes.state.pane == "data"
@@ -244,17 +245,17 @@ def test_choosing_a_palette_entry_performs_its_action(fakes: Fakes) -> None:
     fakes.host.query_one(JobsPane).view.select.assert_called_once_with("3")
     palette_of(fakes, "theme paper")
     assert fakes.host.terminal.theme == fakes.state.layout.theme == "paper"
-    palette_of(fakes, "block did:odf:port-haven.stations 2")
-    assert fakes.navigator.target == Target("did:odf:port-haven.stations", "blocks", 2)
+    palette_of(fakes, f"block {did('port-haven.stations')} 2")
+    assert fakes.navigator.target == Target(did("port-haven.stations"), "blocks", 2)
     assert fakes.state.pane == "blocks"
     palette_of(fakes, None)
     assert fakes.host.performed == ["pull"]
 
 
 def test_the_palette_finds_blocks_by_number(fakes: Fakes) -> None:
-    selected = "did:odf:port-haven.air-readings"
+    selected = did("port-haven.air-readings")
     assert first_found(fakes, "3") == f"block {selected} 3"
-    assert first_found(fakes, "tides#2") == "block did:odf:harbour.tides 2"
+    assert first_found(fakes, "tides#2") == f"block {did('harbour.tides')} 2"
     assert first_found(fakes, "tides#99") == ""
 
 
@@ -271,7 +272,7 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
         line.value = "f1620ab"
         await until(pilot, lambda: "no match" in app.text())  # it is being read
         reads.pop()()
-        assert [choice.id for choice in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
+        assert [choice.id for choice in choices.choices] == [f"block {did('port-haven.air-readings')} 5"]
         line.value = "f1620ab#"
         await until(pilot, lambda: not choices.choices)
         line.value = "f1620cd"
@@ -284,7 +285,7 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
 
 
 def test_recent_choices_come_first(fakes: Fakes) -> None:
-    tides = "did:odf:harbour.tides"
+    tides = did("harbour.tides")
     for choice in (f"block {tides} 1", f"dataset {tides}", "zoom"):
         palette_of(fakes, choice)
     choices = palette_of(fakes)._choices

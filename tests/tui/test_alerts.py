@@ -15,7 +15,7 @@ from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.status_bar import StatusLine
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import open_haven
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_new_alert_is_shown_once_as_notice_and_terminal_notification(
     monkeypatch.setenv("TERM", "xterm")
     queue(store, "1", "from an earlier day")
     confirm(store)
-    source = FakeSource(tmp_path)
+    source = open_haven(tmp_path)
     fakes = Fakes(source, widgets={JobsPane: Mock(), StatusLine: Mock()})
     controller = JobsController(fakes.context)
     read = controller._read_alerts
@@ -66,7 +66,7 @@ async def test_list_of_alerts_shows_delivery_state_and_error(tmp_path: Path, sto
     queue(store, "1", "pull my.rows failed: no network", b"{}")
     (delivery,) = store.due("ops", time.time(), 1)
     store.fail(delivery, "the server returned 503", time.time(), None)
-    fakes = Fakes(FakeSource(tmp_path), answers=[None])
+    fakes = Fakes(open_haven(tmp_path), answers=[None])
     FlowsController(fakes.context).show_alerts()
     await fakes.host.stories()
     (dialog,) = fakes.host.dialogs

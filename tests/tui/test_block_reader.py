@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
-from pytest import MonkeyPatch
 
 from odf_engine.api.model import BlockFilter, BlockLink, Target
 from odf_engine.api.workspace import Workspace as OpenWorkspace
@@ -28,7 +27,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested
 from tests.tui.conftest import driven
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_blocks import NoNavigation
 from tests.tui.test_derivatives import transact
 from tests.tui.test_workspace_reads import MANIFEST, add_rows
@@ -183,6 +182,11 @@ async def test_damaged_block_is_listed_as_unreadable(workspace: Workspace) -> No
         assert "this block cannot be read" in app.text()
     found = source.block_bytes(name, damaged.hash)
     assert "the bytes do not match the hash" in found.problem
+    # The blocks above it can be read by their numbers.
+    assert "sequenceNumber: 8" in source.block(name, 8).yaml
+    assert source.block_bytes(name, 8).problem == ""
+    with pytest.raises(OdfError, match="damaged"):
+        source.block_bytes(name, 5)
     # A filter shows the blocks that match, and where the chain breaks.
     assert source.blocks(name, None, PAGE, BlockFilter(text="licence")).total == 2
     # The pane marks it.
@@ -196,9 +200,7 @@ async def test_damaged_block_is_listed_as_unreadable(workspace: Workspace) -> No
 
 
 @pytest.mark.app
-async def test_key_steps_through_histories_before_resets(
-    workspace: Workspace, source: FakeSource, monkeypatch: MonkeyPatch
-) -> None:
+async def test_key_steps_through_histories_before_resets(workspace: Workspace) -> None:
     """The blocks of each by H, and its rows by its reference, before resets."""
     boats = workspace.resolve("boats")
     name, chain = str(boats.id), boats.dataset
@@ -208,12 +210,8 @@ async def test_key_steps_through_histories_before_resets(
         chain.reset(chain.block(number).hash, expected_head=head)
         state = chain.state()
         chain.commit([SetInfo(f"after {number}")], system_time=Timestamp.now(), expected_head=state.head)
-    state, real = chain.state(), OpenWorkspace(workspace)
-    newest, oldest = (f"before-reset-{version.block[5:13]}" for _, version in real.histories(name))
-    row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
-    source.rows_[:] = [row]
-    for each in ("blocks", "block", "block_bytes", "histories", "find_version", "rows", "timeline"):
-        monkeypatch.setattr(source, each, getattr(real, each))
+    state, source = chain.state(), Scenario(workspace)
+    newest, oldest = (f"before-reset-{version.block[5:13]}" for _, version in source.histories(name))
     async with driven(source, (120, 36)) as drive:
         blocks = drive.app.screen.query_one(BlocksPane)
 
@@ -242,18 +240,11 @@ async def test_key_steps_through_histories_before_resets(
 
 
 @pytest.mark.app
-async def test_branch_picker_shows_a_branch_and_follows_new_blocks(
-    workspace: Workspace, source: FakeSource, monkeypatch: MonkeyPatch
-) -> None:
+async def test_branch_picker_shows_a_branch_and_follows_new_blocks(workspace: Workspace) -> None:
     """The badge in the graph, and the chain of a branch by B, which follows its new blocks."""
     boats = workspace.resolve("boats")
     name, state = str(boats.id), boats.dataset.state()
-    real = OpenWorkspace(workspace)
-    row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
-    source.rows_[:] = [row]
-    for each in ("blocks", "block", "list_branches"):
-        monkeypatch.setattr(source, each, getattr(real, each))
-    async with driven(source, (120, 36)) as drive:
+    async with driven(Scenario(workspace), (120, 36)) as drive:
         blocks = drive.app.screen.query_one(BlocksPane)
         await drive.press("2", "B")
         await drive.until(lambda: "boats has no branches: odf branch boats BRANCH" in drive.text())
@@ -268,7 +259,6 @@ async def test_branch_picker_shows_a_branch_and_follows_new_blocks(
             branch.dataset.commit([SetInfo(text)], system_time=before.system_time, expected_head=before.head)
 
         commit("of the branch")
-        source.rows_[:] = [replace(row, branches=("staging",))]
         await drive.press("r")
         await drive.until(lambda: "⎇1" in drive.text())
         await drive.press("B")
@@ -280,7 +270,6 @@ async def test_branch_picker_shows_a_branch_and_follows_new_blocks(
         await drive.until(lambda: "of the branch" in drive.text())
         await drive.press("escape")
         commit("newer")
-        source.rows_[:] = [replace(row, branches=("staging",), records=row.records + 1)]
         await drive.press("r")
         await drive.until(lambda: blocks.view.total == state.blocks + 2)
         await drive.press("escape")

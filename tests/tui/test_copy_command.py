@@ -19,9 +19,10 @@ from odf_tui.actions.model import Situation
 from odf_tui.features.copy_command import CopyCommandController
 from odf_tui.panes.data.view import DataPane
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario
 
-TIDES = "did:odf:harbour.tides"
+TIDES = did("harbour.tides")
 JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:00Z")
 
 
@@ -48,7 +49,7 @@ def test_job_without_a_command_has_none() -> None:
     assert BuildProjection(TIDES, []).command(lambda _: "tides") is None
 
 
-def test_copied_command_depends_on_pane_and_selection(source: FakeSource) -> None:
+def test_copied_command_depends_on_pane_and_selection(source: Scenario) -> None:
     rows = source.rows(TIDES)
     pane = SimpleNamespace(window=rows, front_view=None, view=SimpleNamespace(cursor=42))
     fakes = Fakes(source, "harbour.tides", widgets={DataPane: pane})

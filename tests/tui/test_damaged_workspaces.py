@@ -43,7 +43,7 @@ from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.text.job_text import JobRates
 from tests.tui.conftest import Driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_workspace_reads import LonelySource, add_rows
 from tests.tui.widget_app import shown
 
@@ -368,7 +368,7 @@ def test_corrupt_journal_is_reported_and_datasets_are_still_listed(workspace: Wo
 
 
 async def test_a_journal_that_cannot_be_read_is_a_notice(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise OdfError("the job log cannot be read", hint="restore it")

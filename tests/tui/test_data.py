@@ -39,8 +39,9 @@ from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
 from tests.sync.linked import add_object, add_rows, make_linked
 from tests.tui.conftest import Driven, driven
-from tests.tui.data_screen import AIR, rows_shown
-from tests.tui.fake import SYSTEM, FakeSource, Rows
+from tests.tui.data_screen import GeneratedRows, rows_shown, show_window
+from tests.tui.haven import AIR, SYSTEM
+from tests.tui.scripted_worker import Scenario
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 HOUR = 3_600_000
@@ -135,8 +136,9 @@ def border(drive: Driven) -> str:
     return f"{pane._border_title}\n{pane._border_subtitle}"
 
 
-async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
-    source.windows[AIR] = rows = Rows(10_000_000)
+async def test_the_preview_reads_only_what_it_shows(source: Scenario) -> None:
+    rows = GeneratedRows(10_000_000)
+    show_window(source, rows)
     async with rows_shown(source) as drive:
         view = drive.data_pane.view
         await drive.press("G")
@@ -151,7 +153,7 @@ async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
 
 
 async def test_moving_the_cursor_repaints_two_lines(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rows_shown(source) as drive:
         await drive.press("j")
@@ -169,8 +171,8 @@ async def test_moving_the_cursor_repaints_two_lines(
         assert sorted(drawn) == [1, 2, 2]
 
 
-async def test_slices_are_marked_and_can_be_reached(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_slices_are_marked_and_can_be_reached(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source, (160, 50)) as drive:
         view = drive.data_pane.view
         lines = drive.text().splitlines()
@@ -185,9 +187,9 @@ async def test_slices_are_marked_and_can_be_reached(source: FakeSource, dataset:
         assert view.cursor == 25
 
 
-async def test_a_missing_slice_leaves_the_others_readable(source: FakeSource, dataset: Dataset) -> None:
+async def test_a_missing_slice_leaves_the_others_readable(source: Scenario, dataset: Dataset) -> None:
     dataset.slice_path(dataset.slices()[1]).unlink()
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    show_window(source, stored(dataset))
     async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
         assert "· slice" in text and "slice is missing" in text
@@ -202,8 +204,9 @@ async def test_a_missing_slice_leaves_the_others_readable(source: FakeSource, da
         assert "275 of 300" not in border(drive) and drive.data_pane.view.count() == 275
 
 
-async def test_unreadable_rows_are_reported(source: FakeSource) -> None:
-    rows = source.windows.setdefault(AIR, Rows(7200))
+async def test_unreadable_rows_are_reported(source: Scenario) -> None:
+    rows = GeneratedRows(7200)
+    show_window(source, rows)
     async with rows_shown(source) as drive:
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
         await drive.press("G")
@@ -212,8 +215,8 @@ async def test_unreadable_rows_are_reported(source: FakeSource) -> None:
         assert "the slice cannot be read" in drive.text()
 
 
-async def test_appended_rows_keep_the_cursor(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_appended_rows_keep_the_cursor(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source) as drive:
         await drive.press("G", "k", "l", "l")
         pane = drive.data_pane
@@ -226,7 +229,7 @@ async def test_appended_rows_keep_the_cursor(source: FakeSource, dataset: Datase
         assert pane.view.value(324, 4) == "Quay"
 
 
-async def test_hidden_columns_at_the_sides_are_indicated(source: FakeSource) -> None:
+async def test_hidden_columns_at_the_sides_are_indicated(source: Scenario) -> None:
     async with rows_shown(source, (80, 24)) as drive:
         header = drive.text().splitlines()[1]
         assert "›" in header and "‹" not in header
@@ -241,7 +244,7 @@ async def test_hidden_columns_at_the_sides_are_indicated(source: FakeSource) -> 
         await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200"))
 
 
-async def test_cells_are_exact_and_printable(source: FakeSource) -> None:
+async def test_cells_are_exact_and_printable(source: Scenario) -> None:
     async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
         assert all(code in text for code in ("+A", "-R", "-C", "+C"))
@@ -289,7 +292,7 @@ def test_cells_of_every_type_are_formatted() -> None:
     assert column_texts(table.column("nothing")) == [None]
 
 
-async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
+async def test_decimal_points_and_nulls_are_aligned(source: Scenario) -> None:
     table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
     async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
@@ -298,8 +301,8 @@ async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
         assert rows == [" 1.5  ", "10.25 ", "    ∅ ", " 3.0  ", "1e-07 "]
 
 
-async def test_row_dialog_steps_through_rows_and_copies_values(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_row_dialog_steps_through_rows_and_copies_values(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source, (80, 24)) as drive:
         copied = drive.screen.copied
         await drive.press("j", "l", "l", "l", "l", "enter")
@@ -320,12 +323,12 @@ async def test_row_dialog_steps_through_rows_and_copies_values(source: FakeSourc
 
 
 @pytest.mark.complete
-async def test_a_linked_object_is_saved(source: FakeSource, tmp_path: Path) -> None:
+async def test_a_linked_object_is_saved(source: Scenario, tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "ws")
     entry = make_linked(workspace, "rows")
     add_rows(entry, [add_object(entry, b"census_a"), "damaged link"])
     opened, dataset = OpenWorkspace(workspace), str(entry.id)
-    source.windows[AIR] = stored(entry.dataset)  # type: ignore[assignment]
+    show_window(source, stored(entry.dataset))
     source.link_columns = lambda _: opened.link_columns(dataset)  # type: ignore[method-assign]
     source.export_object = (  # type: ignore[attr-defined]
         lambda _, link, target: opened.export_object(dataset, link, target)
@@ -398,10 +401,8 @@ def test_invalid_row_targets_are_refused(text: str) -> None:
         parse_row_target(text)
 
 
-async def test_jump_accepts_offset_time_row_number_and_percentage(
-    source: FakeSource, dataset: Dataset
-) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_jump_accepts_offset_time_row_number_and_percentage(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source) as drive:
         view = drive.data_pane.view
         await drive.press("J")
@@ -422,7 +423,7 @@ async def test_jump_accepts_offset_time_row_number_and_percentage(
         assert view.cursor == 8
 
 
-async def test_search_goes_from_match_to_match(source: FakeSource) -> None:
+async def test_search_goes_from_match_to_match(source: Scenario) -> None:
     async with rows_shown(source) as drive:
         pane = drive.data_pane
         await drive.press("j", "j", "j")
@@ -441,15 +442,16 @@ async def test_search_goes_from_match_to_match(source: FakeSource) -> None:
         assert pane.view.cursor == 7198
         await drive.press("escape")
         assert pane.filter == ""
-        source.windows[AIR] = rows = Rows(7200)
+        rows = GeneratedRows(7200)
+        show_window(source, rows)
         pane.show(AIR, load_window(rows))
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
         await drive.search("quay")
         assert "slice abcd1234 (block 7): the slice cannot be read" in drive.hint()
 
 
-async def test_a_long_search_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
-    source.windows[AIR] = Rows(10_000_000)
+async def test_a_long_search_shows_progress_and_can_be_cancelled(source: Scenario) -> None:
+    show_window(source, GeneratedRows(10_000_000))
     async with rows_shown(source) as drive:
         pane = drive.data_pane
         pane.set_filter("zzz")
@@ -493,7 +495,7 @@ def test_search_finds_values_of_every_type(text: str, rows: list[int]) -> None:
     assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
 
 
-async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
+async def test_columns_are_hidden_moved_and_frozen(source: Scenario) -> None:
     async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
         await drive.press("l", "l", "H", "H")
@@ -518,7 +520,7 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
             "hidden": ["system_time", "event_time", "remark"],
             "frozen": "station",
         }
-        pane.show(AIR, load_window(Rows(7300)))
+        pane.show(AIR, load_window(GeneratedRows(7300)))
         await drive.settle()
         assert "event_time" not in drive.text()
         await drive.press("c", "r", "escape")
@@ -545,8 +547,8 @@ def test_columns_hidden_by_default_are_not_saved_as_choice() -> None:
 
 
 @pytest.mark.complete
-async def test_sorting_states_its_rows_and_can_be_left(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_sorting_states_its_rows_and_can_be_left(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
         await drive.press(*"llllljjj", "greater_than_sign")
@@ -563,8 +565,8 @@ async def test_sorting_states_its_rows_and_can_be_left(source: FakeSource, datas
         assert "300 rows" in border(drive)
 
 
-async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
-    source.windows[AIR] = Rows(10_000_000)
+async def test_only_some_of_many_rows_are_sorted(source: Scenario) -> None:
+    show_window(source, GeneratedRows(10_000_000))
     async with rows_shown(source) as drive:
         await drive.press("l", "l", "l", "l", "less_than_sign")
         await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
@@ -574,8 +576,8 @@ async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
     assert loaded_range(70, 3) == (0, 70)
 
 
-async def test_rows_are_filtered_by_a_value(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_rows_are_filtered_by_a_value(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
         await drive.press(*"llllj", "f", "f")
@@ -612,8 +614,8 @@ def test_columns_of_every_type_can_be_sorted_and_filtered() -> None:
     assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
 
 
-async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+async def test_marked_rows_are_copied(source: Scenario, dataset: Dataset) -> None:
+    show_window(source, stored(dataset))
     async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
         copied = drive.screen.copied
@@ -643,13 +645,13 @@ def test_marked_ranges_merge_and_split() -> None:
 
 
 @pytest.mark.app
-async def test_keys_browse_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> None:
+async def test_keys_browse_rows_in_the_workstation(source: Scenario, dataset: Dataset) -> None:
     """Key by key through a table, a record, its columns, a filter and a search.
 
     Golden pictures, of two sizes: the table with marks of slices and cut columns; a record over many lines;
     the dialog of columns; filtered and sorted rows with both borders.
     """
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    show_window(source, stored(dataset))
     async with driven(source, (80, 24)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
         await drive.press("3", "z", *"jjjllll")

@@ -18,7 +18,7 @@ import pytest
 from odf_engine.base import settings
 from odf_engine.base.config import FetchConfig
 from odf_engine.base.progress import Reporter
-from odf_engine.errors import BadData, Cancelled, NotFound
+from odf_engine.errors import BadData, Cancelled, NotFound, SourceUnavailable
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
 from odf_engine.ingest.read.file_sample import (
     FileSample,
@@ -40,7 +40,7 @@ from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import shown
 
 
@@ -152,6 +152,9 @@ def server() -> Any:
             if self.path == "/missing.csv":
                 self.send_error(404)
                 return
+            if self.path.startswith("/private"):
+                self.send_error(401)
+                return
             self.send_response(200)
             self.end_headers()
             if self.path == "/long.csv":  # without end
@@ -162,7 +165,8 @@ def server() -> Any:
                         self.wfile.write(row)
                 except OSError:
                     return
-            self.wfile.write(b"id;x\n1;2,5\n2;3,5\n")
+            answers = {"/api": b'[{"id": 1}, {"id": 2}]', "/book": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"}
+            self.wfile.write(answers.get(self.path, b"id;x\n1;2,5\n2;3,5\n"))
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -185,6 +189,16 @@ def test_only_the_beginning_of_a_url_is_downloaded(server: str) -> None:
     cancelled.cancel()
     with pytest.raises(Cancelled):
         download_sample(f"{server}/a.csv", FetchConfig(), cancelled)
+
+
+def test_answers_of_a_url_without_a_suffix_are_recognized(server: str) -> None:
+    found = infer_file(download_sample(f"{server}/api", FetchConfig(), Reporter()), FileChoices(), Reporter())
+    assert (found.kind, len(found.rows)) == ("Json", 2)
+    with pytest.raises(BadData, match="not a text file: Excel workbook"):
+        download_sample(f"{server}/book", FetchConfig(), Reporter())
+    with pytest.raises(SourceUnavailable, match="401") as caught:
+        download_sample(f"{server}/private.csv", FetchConfig(), Reporter())
+    assert "fetch.headers" in str(caught.value.hint)
 
 
 CSV = "when;name;amount\n" + "".join(f"{day:02d}/01/2024;n{day % 7};{day},50\n" for day in range(1, 29))
@@ -257,7 +271,7 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
         assert app.result.problem.startswith("not a text file")
 
 
-async def test_inferred_manifest_is_written_after_confirmation(source: FakeSource, tmp_path: Path) -> None:
+async def test_inferred_manifest_is_written_after_confirmation(source: Scenario, tmp_path: Path) -> None:
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())
     found = infer_file(sample, FileChoices(), Reporter())

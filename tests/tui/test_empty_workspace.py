@@ -30,7 +30,7 @@ from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
 from tests.tui.data_files import infer_manifest
-from tests.tui.fake import HAVEN, FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_damaged_workspaces import opened
 from tests.tui.test_datasets import SIZES, compare
 from tests.tui.test_golden_screens import resize
@@ -75,8 +75,8 @@ async def test_data_file_is_added_to_an_empty_workspace(tmp_path: Path) -> None:
         assert "the workspace is not empty" in drive.hint()
 
 
-async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None:
-    source.rows_, source.known, source.journal = [], [], []
+async def test_the_demo_is_made_after_a_confirmation(tmp_path: Path) -> None:
+    source = Scenario(Workspace.init(tmp_path / "empty"))
     moves: list[str] = []
     view = SimpleNamespace(move=moves.append)
     fakes = Fakes(source, answers=[False, True], widgets={JobsPane: SimpleNamespace(view=view)})
@@ -93,12 +93,12 @@ async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None
     assert not fakes.jobs.submitted
     controller.make_demo()
     await fakes.host.stories()
-    assert len(fakes.jobs.submitted) == 2 * len(HAVEN)
+    assert len(fakes.jobs.submitted) == 10
     assert {type(request) for request in fakes.jobs.requests} == {Pull, Verify}
-    assert "air-by-day" in [row.name for row in fakes.state.datasets]
+    assert "port-haven.smoke-and-breath" in [row.name for row in fakes.state.datasets]
     assert fakes.state.pane == "jobs"
     assert moves == ["last"]
-    assert "the workspace is not empty" in (guard(Situation(datasets=len(HAVEN))) or "")
+    assert "the workspace is not empty" in (guard(Situation(datasets=1)) or "")
 
 
 def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:

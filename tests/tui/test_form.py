@@ -13,7 +13,8 @@ from odf_tui.features.menus import MenuController
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, FormValues, PathSuggester, required
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import dataset
+from tests.tui.scripted_worker import Scenario
 from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
@@ -85,7 +86,7 @@ async def test_a_list_describes_the_line_under_the_cursor() -> None:
         await until(pilot, lambda: "the other one" in app.text())
 
 
-def test_menus_list_their_actions_with_keys_and_reasons(source: FakeSource) -> None:
+def test_menus_list_their_actions_with_keys_and_reasons(source: Scenario) -> None:
     fakes = Fakes(source, "harbour.tides", answers=["rename", None])
     fakes.host.now = Situation(dataset=dataset("harbour.tides"))
     controller = MenuController(fakes.context)

@@ -13,7 +13,7 @@ from odf_tui.help.pages import TOPICS, read_page
 from odf_tui.theming.ascii_fallback import ASCII
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.test_golden_screens import GOLDEN
 from tests.tui.test_themes import hard_to_read
 
@@ -33,7 +33,7 @@ def page_of(drive: Driven) -> HelpPage:
 
 
 @pytest.mark.app
-async def test_help_topics_open_from_key_list_and_palette(source: FakeSource) -> None:
+async def test_help_topics_open_from_key_list_and_palette(source: Scenario) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("question_mark", "0")
         assert "Help topics" in drive.text()
@@ -65,7 +65,7 @@ async def test_help_topics_open_from_key_list_and_palette(source: FakeSource) ->
 
 @pytest.mark.app
 @pytest.mark.complete
-async def test_pages_fit_small_terminals_few_colours_and_ascii(source: FakeSource) -> None:
+async def test_pages_fit_small_terminals_few_colours_and_ascii(source: Scenario) -> None:
     source.ui = UiConfig(ascii="always")
     async with driven(source, (60, 14)) as drive:
         await drive.press("0", "=glossary", "enter")
@@ -86,7 +86,7 @@ async def test_pages_fit_small_terminals_few_colours_and_ascii(source: FakeSourc
         assert hard_to_read(drive, 16) == []
 
 
-def test_a_page_is_copied_as_markdown(source: FakeSource) -> None:
+def test_a_page_is_copied_as_markdown(source: Scenario) -> None:
     copied: list[str] = []
 
     def choose(dialog: HelpPageDialog) -> None:
@@ -98,7 +98,7 @@ def test_a_page_is_copied_as_markdown(source: FakeSource) -> None:
     assert copied == [read_page("sql")]
 
 
-def test_escape_in_a_page_shows_the_list_again(source: FakeSource) -> None:
+def test_escape_in_a_page_shows_the_list_again(source: Scenario) -> None:
     fakes = Fakes(source, "harbour.tides", answers=["sql", "list", None])
     HelpTopicsController(fakes.context).show_topics()
     assert [type(dialog).__name__ for dialog in fakes.host.dialogs] == [

@@ -23,18 +23,19 @@ from odf_tui.features.proofs import ProofsController
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
 from tests.tui.form_steps import fill
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario
 
 TIDES, AIR, READINGS = "harbour.tides", "air-by-day", "port-haven.air-readings"
 
 
-def change(source: FakeSource, name: str, **more: Any) -> None:
+def change(source: Scenario, name: str, **more: Any) -> None:
     """Change a dataset."""
     source.rows_ = [replace(row, **more) if row.name == name else row for row in source.rows_]
 
 
-async def run(source: FakeSource, name: str, action: str, *answers: Any) -> Fakes:
+async def run(source: Scenario, name: str, action: str, *answers: Any) -> Fakes:
     """Run an action on a dataset with answers of dialogs."""
     fakes = Fakes(source, name, answers=answers)
     getattr(JobOptionsController(fakes.context), action)()
@@ -43,35 +44,31 @@ async def run(source: FakeSource, name: str, action: str, *answers: Any) -> Fake
     return fakes
 
 
-async def test_a_pull_has_the_options_of_the_form(source: FakeSource) -> None:
+async def test_a_pull_has_the_options_of_the_form(source: Scenario) -> None:
     fakes = await run(source, TIDES, "pull", fill(uncacheable=True, force=True, strict=True))
-    request = Pull(dataset="did:odf:harbour.tides", fetch_uncacheable=True, force=True, strict=True)
+    request = Pull(dataset=did("harbour.tides"), fetch_uncacheable=True, force=True, strict=True)
     assert fakes.jobs.submitted == [(request, TIDES)]
     assert (await run(source, TIDES, "pull", None)).jobs.submitted == []
 
 
-async def test_a_source_that_cannot_report_changes_is_fetched_in_each_pull(
-    source: FakeSource, tmp_path: Path
-) -> None:
-    source.folder = tmp_path
-    (tmp_path / ".odf").mkdir()
+async def test_a_source_that_cannot_report_changes_is_fetched_in_each_pull(source: Scenario) -> None:
     fakes = await run(source, TIDES, "pull", fill(never_cached=True))
-    assert fakes.jobs.submitted == [(Pull(dataset="did:odf:harbour.tides"), TIDES)]
-    assert load_workspace(tmp_path / ".odf").fetch.cache == {TIDES: "never"}
+    assert fakes.jobs.submitted == [(Pull(dataset=did("harbour.tides")), TIDES)]
+    assert load_workspace(source.odf).fetch.cache == {TIDES: "never"}
 
 
-async def test_a_recursive_pull_includes_upstream_datasets(source: FakeSource) -> None:
+async def test_a_recursive_pull_includes_upstream_datasets(source: Scenario) -> None:
     change(source, "port-haven.stations", standing="not trusted")
     fakes = await run(source, AIR, "pull", fill(strict=True))
     assert [name for _, name in fakes.jobs.submitted] == [READINGS, AIR]  # the untrusted one is skipped
     requests = [request for request in fakes.jobs.requests if isinstance(request, Pull)]
     assert all(request.strict for request in requests)
-    assert "did:odf:port-haven.air-readings" in requests[1].after
+    assert did("port-haven.air-readings") in requests[1].after
     fakes = await run(source, AIR, "pull", fill(recursive=False))
     assert [name for _, name in fakes.jobs.submitted] == [AIR]
 
 
-async def test_setting_a_watermark_requires_typing_the_dataset_name(source: FakeSource) -> None:
+async def test_setting_a_watermark_requires_typing_the_dataset_name(source: Scenario) -> None:
     form = fill(watermark="2026-03-01")
     fakes = await run(source, TIDES, "pull", form, False)
     assert not fakes.jobs.submitted and "is unchanged" in fakes.host.last_notice
@@ -84,7 +81,7 @@ async def test_setting_a_watermark_requires_typing_the_dataset_name(source: Fake
     await run(source, TIDES, "pull", fill("enter a time"))
 
 
-async def test_options_that_replace_rows_require_a_typed_confirmation(source: FakeSource) -> None:
+async def test_options_that_replace_rows_require_a_typed_confirmation(source: Scenario) -> None:
     change(source, AIR, diverged=("port-haven.stations",))
     fakes = await run(source, AIR, "pull", fill(recursive=False), True)  # the rebuild is the default
     assert isinstance(fakes.host.dialogs[-1], TypedConfirmation)
@@ -99,11 +96,11 @@ async def test_options_that_replace_rows_require_a_typed_confirmation(source: Fa
     )
     change(source, TIDES, remotes=remotes)
     fakes = await run(source, TIDES, "pull", fill(remote="file:///lake/tides/", force=True), True)
-    request = Pull(dataset="did:odf:harbour.tides", force=True, url="file:///lake/tides/")
+    request = Pull(dataset=did("harbour.tides"), force=True, url="file:///lake/tides/")
     assert fakes.jobs.requests == [request]
 
 
-async def test_a_compaction_is_confirmed(source: FakeSource) -> None:
+async def test_a_compaction_is_confirmed(source: Scenario) -> None:
     async with driven(source) as drive:
         (link, *_) = source.links
         await drive.press("comma", "s")
@@ -117,7 +114,7 @@ async def test_a_compaction_is_confirmed(source: FakeSource) -> None:
 
 
 async def test_rows_are_pushed_from_files(
-    source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.csv", "b c.csv"):
@@ -126,7 +123,7 @@ async def test_rows_are_pushed_from_files(
     form = fill(files="a.csv 'b c.csv'", source="boat", format="ndjson", time="2026-03-01", strict=True)
     fakes = await run(source, TIDES, "ingest", form)
     request = Ingest(
-        dataset="did:odf:harbour.tides",
+        dataset=did("harbour.tides"),
         files=[str(tmp_path / "a.csv"), str(tmp_path / "b c.csv")],
         source="boat",
         format="ndjson",
@@ -143,11 +140,11 @@ async def test_rows_are_pushed_from_files(
         await run(source, TIDES, "ingest", fill(problem, files=files))
 
 
-async def test_a_verification_has_the_options_of_the_form(source: FakeSource) -> None:
+async def test_a_verification_has_the_options_of_the_form(source: Scenario) -> None:
     fakes = await run(source, AIR, "verify", fill(integrity=True, rows=True))
-    assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", integrity=True, rows=True)]
+    assert fakes.jobs.requests == [Verify(dataset=did("air-by-day"), integrity=True, rows=True)]
     fakes = await run(source, AIR, "verify", fill(recompute=True))
-    assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", recompute=True)]
+    assert fakes.jobs.requests == [Verify(dataset=did("air-by-day"), recompute=True)]
     fakes = await run(source, AIR, "verify", fill(scope="inputs"))
     assert {name for _, name in fakes.jobs.submitted} == {READINGS, "port-haven.stations", AIR}
     source.changed(source.job(JobState.running, TIDES, "verify"))
@@ -155,9 +152,9 @@ async def test_a_verification_has_the_options_of_the_form(source: FakeSource) ->
     assert len(fakes.jobs.submitted) == len(source.rows_) - 1  # without the one that is being verified
 
 
-async def test_a_proof_of_a_query_is_written_and_verified(source: FakeSource, tmp_path: Path) -> None:
+async def test_a_proof_of_a_query_is_written_and_verified(source: Scenario, tmp_path: Path) -> None:
     job = source.job(JobState.done, "SELECT 1", "sql")
-    source.questions = {job.id: "SELECT 1"}
+    source.changed(job, Query(sql="SELECT 1"))
     path = tmp_path / "proof.json"
     finding = ProofFinding(kind="rows", message="the rows differ", hint="query again")
     results: dict[type, Any] = {

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.api.model import LogPage, Target, WrittenBlock
+from odf_engine.api.model import LogPage, Target
 from odf_engine.api.readers.job_log import merge_log_entries
+from odf_engine.jobs.ingest import Ingest
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.worker.job_log import INTERRUPTED
@@ -51,7 +52,9 @@ from odf_tui.text.job_text import (
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeLink, FakeSource
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario, ScriptedLink
+from tests.tui.test_blocks import hashes
 from tests.tui.widget_drive import MountedHost, WidgetDrive, driven_widget
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -75,7 +78,7 @@ def at_nine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timestamp, "now", classmethod(lambda _: Timestamp.parse("2024-03-11T09:00:31Z")))
 
 
-def busy(source: FakeSource) -> Job:
+def busy(source: Scenario) -> Job:
     """Add a pull that writes, one that reads, and three queued jobs. Returns the first."""
     first = source.job(JobState.running, READINGS)
     source.changed(first)
@@ -105,7 +108,7 @@ def samples(*jobs: Job, seconds: int = 60) -> Samples:
 
 @pytest.mark.app
 @pytest.mark.usefixtures("at_nine")
-async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: FakeSource) -> None:
+async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: Scenario) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("4", "z")
         source.link.die()
@@ -131,11 +134,10 @@ async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: Fa
         await drive.press("i")
         assert "Traceback" not in drive.text()
 
-        del source.journal[-2:]  # the times of lines in golden pictures depend on their number
-        journal = len(source.journal)
+        before = source.journal.last_seq()
         first = busy(source)
         source.link.tell(
-            *source.journal[journal:],
+            *source.journal.events(before),
             JobProgress(first.id, Progress("write", rows=1_200_000, total_rows=6_000_000)),
             samples(first),
         )
@@ -177,7 +179,7 @@ class Jobs:
 
     drive: WidgetDrive
 
-    def __init__(self, source: FakeSource, answers: Sequence[Any]) -> None:
+    def __init__(self, source: Scenario, answers: Sequence[Any]) -> None:
         self.source = source
         self.fakes = Fakes(source)
         self.host = self.fakes.host = MountedHost(answers)
@@ -218,7 +220,7 @@ class Jobs:
 
 @asynccontextmanager
 async def jobs(
-    source: FakeSource, size: tuple[int, int] = (80, 24), answers: Sequence[Any] = ()
+    source: Scenario, size: tuple[int, int] = (80, 24), answers: Sequence[Any] = ()
 ) -> AsyncIterator[Jobs]:
     """Show the jobs pane with its controller."""
     made = Jobs(source, answers)
@@ -228,40 +230,42 @@ async def jobs(
         yield made
 
 
-async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> None:
+async def test_a_job_leads_to_the_block_that_it_wrote(source: Scenario) -> None:
     done = next(job for job in source.known if job.state is JobState.done and job.kind == "pull")
-    source.blocks_of[done.id] = [WrittenBlock(done.dataset, 5, "f1620aa", "AddData", 7200)]
-    async with jobs(source, answers=["1", None]) as shown:
+    known = hashes(source)
+    source.committed(done.id, done.dataset, 7200, known[5])
+    async with jobs(source, answers=["0", None]) as shown:
         shown.controller.show_block()
         assert "no block of this job is in the chain" in shown.host.last_notice
         assert await shown.select(2) == done
         shown.controller.show_block()
         assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 5)
         assert (shown.state.pane, shown.state.selected) == ("blocks", done.dataset)
-        source.blocks_of[done.id].append(WrittenBlock(done.dataset, 3, "f1620bb", "AddData", 0))
+        source.committed(done.id, done.dataset, 0, known[3])
         shown.controller.show_block()
         (dialog,) = shown.host.dialogs
-        assert [choice.title for choice in dialog._choices] == ["block 5  AddData", "block 3  AddData"]
+        assert [choice.title for choice in dialog._choices] == ["block 3  AddData", "block 5  AddData"]
         assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 3)
         shown.fakes.navigator.clear_target()
         shown.controller.show_block()  # none is chosen
         assert shown.fakes.navigator.target is None
 
 
-async def test_a_job_leads_to_its_dataset(source: FakeSource) -> None:
+async def test_a_job_leads_to_its_dataset(source: Scenario) -> None:
     source.changed(source.job(JobState.done, "gone"))
     async with jobs(source) as shown:
         shown.controller.select_dataset()
         assert "gone is not in this workspace" in shown.host.last_notice
         await shown.select(1)
         shown.controller.select_dataset()
-        assert shown.state.selected == "did:odf:port-haven.clinics"
+        assert shown.state.selected == did("port-haven.clinics")
 
 
-async def test_a_job_is_retried(source: FakeSource) -> None:
+async def test_a_job_is_retried(source: Scenario) -> None:
     failed = source.known[-1]
-    source.requests[failed.id] = Pull(dataset=failed.dataset, force=True)
-    source.changed(source.job(JobState.failed, READINGS, "ingest"))
+    source.changed(failed, Pull(dataset=failed.dataset, force=True))
+    pushed = Ingest(dataset=did(READINGS), files=["/nowhere/rows.csv"])
+    source.changed(source.job(JobState.failed, READINGS, "ingest"), pushed)
     async with jobs(source) as shown:
         shown.controller.retry()
         assert "input file not found" in shown.host.last_notice
@@ -272,19 +276,19 @@ async def test_a_job_is_retried(source: FakeSource) -> None:
         assert shown.pane.view.cursor == 0  # where the new job will be
 
 
-async def test_a_running_job_is_not_retried(source: FakeSource) -> None:
+async def test_a_running_job_is_not_retried(source: Scenario) -> None:
     job = source.job(JobState.running, READINGS)
     guard = DEFAULT_KEYMAP.by_id["retry"].guard
     assert guard(Situation(pane="jobs", job=job)) == "this job has not ended: press x to cancel it"
     assert guard(Situation(pane="jobs", job=source.known[-1])) is None
 
 
-async def test_a_job_is_cancelled_after_a_question(source: FakeSource) -> None:
+async def test_a_job_is_cancelled_after_a_question(source: Scenario) -> None:
     job = source.job(JobState.running, READINGS)
     source.changed(job)
-    link = FakeLink(source)
+    link = ScriptedLink(source)
 
-    async def connect() -> FakeLink:
+    async def connect() -> ScriptedLink:
         return link
 
     async with jobs(source, answers=[False, True, True]) as shown:
@@ -300,7 +304,7 @@ async def test_a_job_is_cancelled_after_a_question(source: FakeSource) -> None:
     assert link.cancelled == [job.id, job.id]
 
 
-async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
+async def test_a_log_is_saved(source: Scenario, tmp_path: Path) -> None:
     saved = tmp_path / "pull.log"
     answers = [saved, saved, False, saved, True, Path("/nowhere/else.log")]
     async with jobs(source, answers=answers) as shown:
@@ -323,7 +327,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_nine")
-async def test_lost_worker_is_reported_and_can_be_restarted(source: FakeSource) -> None:
+async def test_lost_worker_is_reported_and_can_be_restarted(source: Scenario) -> None:
     restarts: list[str] = []
     async with jobs(source) as shown:
         shown.fakes.jobs.connection = SimpleNamespace(restart=lambda: restarts.append("now"))
@@ -347,7 +351,7 @@ async def test_lost_worker_is_reported_and_can_be_restarted(source: FakeSource) 
         assert "the worker has ended" not in shown.drive.text()
 
 
-async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question(source: FakeSource) -> None:
+async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question(source: Scenario) -> None:
     restarts: list[str] = []
     async with jobs(source, answers=[False, True]) as shown:
         shown.fakes.jobs.connection = SimpleNamespace(restart=lambda: restarts.append("now"))
@@ -366,7 +370,7 @@ async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question
         assert (source.stopped, restarts) == (1, ["now"])
 
 
-async def test_spark_start_failure_is_shown_with_its_hint(source: FakeSource) -> None:
+async def test_spark_start_failure_is_shown_with_its_hint(source: Scenario) -> None:
     async with jobs(source, (160, 50)) as shown:
         down = WorkerStatus(1, 4, "0.1.0", "failed", "there is no Java", 0, 0, 0, spark_hint="install one")
         await shown.apply(down)
@@ -376,7 +380,7 @@ async def test_spark_start_failure_is_shown_with_its_hint(source: FakeSource) ->
         assert "Spark does not run" not in shown.drive.text()
 
 
-async def test_the_end_of_a_job_is_shown_unless_it_is_quiet(source: FakeSource) -> None:
+async def test_the_end_of_a_job_is_shown_unless_it_is_quiet(source: Scenario) -> None:
     async with jobs(source) as shown:
         for quiet in (False, True):
             job = source.job(JobState.running, "harbour.tides", "verify")
@@ -388,7 +392,7 @@ async def test_the_end_of_a_job_is_shown_unless_it_is_quiet(source: FakeSource) 
         ]
 
 
-async def test_logs_of_ended_jobs_are_dropped_from_memory(source: FakeSource) -> None:
+async def test_logs_of_ended_jobs_are_dropped_from_memory(source: Scenario) -> None:
     for number in range(20):
         job = source.job(JobState.done, "harbour.tides")
         source.changed(job)
@@ -403,7 +407,7 @@ async def test_logs_of_ended_jobs_are_dropped_from_memory(source: FakeSource) ->
 
 
 @pytest.mark.usefixtures("at_nine")
-async def test_the_log_screen_gets_new_lines_and_the_state(source: FakeSource) -> None:
+async def test_the_log_screen_gets_new_lines_and_the_state(source: Scenario) -> None:
     job = source.job(JobState.running, READINGS)
     source.changed(job)
     screens: list[LogScreen] = []
@@ -427,7 +431,7 @@ class Log:
         saved: the jobs of which the user saved the log.
     """
 
-    def __init__(self, source: FakeSource, texts: Iterable[str]) -> None:
+    def __init__(self, source: Scenario, texts: Iterable[str]) -> None:
         self.source = source
         self.job = source.job(JobState.running, READINGS)
         source.changed(self.job)
@@ -444,7 +448,7 @@ class Log:
         self.screen.apply_events([self.source.line(self.job.id, text) for text in texts], self.job)
 
 
-async def test_a_log_is_searched(source: FakeSource) -> None:
+async def test_a_log_is_searched(source: Scenario) -> None:
     texts = (
         f"file {number} of many, which is read [red]as it is[/]\x1b[31m and no other way"
         for number in range(1, 5001)
@@ -472,7 +476,7 @@ async def test_a_log_is_searched(source: FakeSource) -> None:
         assert drive.app.screen is drive.bench
 
 
-async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None:
+async def test_a_log_that_grows_does_not_scroll_away(source: Scenario) -> None:
     log = Log(source, (f"line {number}" for number in range(100)))
     async with driven_widget(log.screen, source) as drive:
         await drive.press("k", "k")
@@ -492,7 +496,7 @@ async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None
         assert len(log.copied[0].splitlines()) == 300
 
 
-async def test_older_lines_are_read_above_the_visible_ones(source: FakeSource) -> None:
+async def test_older_lines_are_read_above_the_visible_ones(source: Scenario) -> None:
     log = Log(source, (f"line {number}" for number in range(2500)))
     async with driven_widget(log.screen, source) as drive:
         assert log.screen.window.lines[0] == log.lines[500]  # a page has 2000 lines
@@ -504,7 +508,7 @@ async def test_older_lines_are_read_above_the_visible_ones(source: FakeSource) -
         assert "G follows" in drive.text()
 
 
-async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource) -> None:
+async def test_an_open_log_shows_that_its_job_was_interrupted(source: Scenario) -> None:
     log = Log(source, ["reading"])
     async with driven_widget(log.screen, source) as drive:
         assert "· running" in drive.text()
@@ -516,28 +520,28 @@ async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource
         assert drive.app.result == "retry"
 
 
-def page(first: int, last: int, source: FakeSource, *, older: bool, newer: bool) -> LogPage:
+def page(first: int, last: int, source: Scenario, *, older: bool, newer: bool) -> LogPage:
     """Return a page of the journal."""
-    return LogPage(list(source.journal[first:last]), older, newer)
+    return LogPage(source.journal.events(job="9")[first:last], older, newer)
 
 
-def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
-    source.journal.clear()
+def test_a_window_on_a_log_has_no_gaps(source: Scenario) -> None:
+    before = source.journal.last_seq()
     for number in range(50):
-        source.line("1", f"line {number}")
+        source.line("9", f"line {number}")
     window = LogWindow(max_lines=20)
     window.load(page(40, 50, source, older=True, newer=False))
     window.prepend(page(25, 40, source, older=True, newer=False))
-    assert [line.seq for line in window.lines] == list(range(26, 46))
-    assert window.newer and window.last_seq == 45
-    window.add([source.line("1", "not now: there would be a gap")])
-    assert window.last_seq == 45
+    assert [line.seq - before for line in window.lines] == list(range(26, 46))
+    assert window.newer and window.last_seq == before + 45
+    window.add([source.line("9", "not now: there would be a gap")])
+    assert window.last_seq == before + 45
     window.extend(page(45, 51, source, older=True, newer=False))
-    assert [line.seq for line in window.lines] == list(range(32, 52))
+    assert [line.seq - before for line in window.lines] == list(range(32, 52))
     assert window.older and not window.newer
-    window.add(source.journal[40:])
-    assert window.last_seq == 51
-    assert len(merge_log_entries(source.journal)) == 51
+    window.add(source.journal.events(before + 40))
+    assert window.last_seq == before + 51
+    assert len(merge_log_entries(source.journal.events(before))) == 51
 
 
 def test_remaining_time_is_estimated_from_steady_rates() -> None:

@@ -15,7 +15,7 @@ from odf_engine.worker.protocol import Failure, JobProgress, JobState
 from odf_tui.services.jobs_client import JobsClient, LeftRunning
 from odf_tui.state.app_state import AppState
 from odf_tui.widgets.dialogs import JobProgressDialog
-from tests.tui.fake import FakeSource, progress
+from tests.tui.scripted_worker import Scenario, progress
 from tests.tui.widget_app import WidgetApp, shown
 from tests.waiting import wait_until_async
 
@@ -25,7 +25,7 @@ REQUEST = Validate(manifest="x")
 class Client:
     """A JobsClient whose dialogs are answered by a function; it is connected to a fake worker."""
 
-    def __init__(self, source: FakeSource, answer: Answer) -> None:
+    def __init__(self, source: Scenario, answer: Answer) -> None:
         self.source, self.state = source, AppState()
         self.state.load_jobs(*source.jobs())
 
@@ -55,7 +55,7 @@ class Client:
 class Answer:
     """Ends the newest job, or answers the dialog."""
 
-    def __init__(self, source: FakeSource, key: str = "", **job: object) -> None:
+    def __init__(self, source: Scenario, key: str = "", **job: object) -> None:
         self.source, self.key, self.job = source, key, job
 
     def __call__(self) -> None:
@@ -63,14 +63,14 @@ class Answer:
             self.source.link.tell(self.source.changed(replace(self.source.known[-1], **self.job)))
 
 
-async def test_successful_job_returns_its_result(source: FakeSource) -> None:
+async def test_successful_job_returns_its_result(source: Scenario) -> None:
     done = Answer(source, state=JobState.done, result='{"name": "x", "checked": true}')
     found = await Client(source, done).outcome()
     assert (found.name, found.checked) == ("x", True)
     assert source.link.submitted == [REQUEST]
 
 
-async def test_failed_job_raises_its_error(source: FakeSource) -> None:
+async def test_failed_job_raises_its_error(source: Scenario) -> None:
     failure = Failure("there is no function `cuont`", hint="count?", where="query, line 1")
     with pytest.raises(OdfError, match="cuont") as error:
         await Client(source, Answer(source, state=JobState.failed, error=failure)).outcome()
@@ -79,14 +79,14 @@ async def test_failed_job_raises_its_error(source: FakeSource) -> None:
         await Client(source, Answer(source, state=JobState.interrupted)).outcome()
 
 
-async def test_leaving_the_dialog_leaves_the_job_running(source: FakeSource) -> None:
+async def test_leaving_the_dialog_leaves_the_job_running(source: Scenario) -> None:
     with pytest.raises(LeftRunning):
         await Client(source, Answer(source, "leave")).outcome(leaves=True)
     assert source.link.cancelled == []
 
 
 async def test_stopping_cancels_the_job_and_awaits_its_end(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client(source, Answer(source, "stop"))
     cancel = client.jobs.cancel
@@ -102,7 +102,7 @@ async def test_stopping_cancels_the_job_and_awaits_its_end(
     assert client.state.jobs.jobs[source.known[-1].id].state is JobState.cancelled
 
 
-async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journal(source: FakeSource) -> None:
+async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journal(source: Scenario) -> None:
     client = Client(source, Answer(source))
     job = source.job(JobState.running, "air-by-day")
     source.changed(job)
@@ -119,7 +119,7 @@ async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journa
 class Running:
     """A running job of which a dialog shows the progress."""
 
-    def __init__(self, source: FakeSource, *, leaves: bool = False) -> None:
+    def __init__(self, source: Scenario, *, leaves: bool = False) -> None:
         self.state, self.end = AppState(), asyncio.Event()
         job = source.job(JobState.running, "air-by-day")
         source.changed(job)
@@ -134,7 +134,7 @@ async def until(app: WidgetApp, result: str) -> None:
     assert app.result == result
 
 
-async def test_the_dialog_closes_when_the_job_ends(source: FakeSource) -> None:
+async def test_the_dialog_closes_when_the_job_ends(source: Scenario) -> None:
     running = Running(source)
     async with shown(running.dialog) as (app, _):
         assert "Validating" in app.text() and "read · 1 200 rows" in app.text()
@@ -143,7 +143,7 @@ async def test_the_dialog_closes_when_the_job_ends(source: FakeSource) -> None:
         await until(app, "ended")
 
 
-async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSource) -> None:
+async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: Scenario) -> None:
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("question_mark")
@@ -155,7 +155,7 @@ async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSou
         await until(app, "ended")
 
 
-async def test_dialog_keys_stop_or_leave_the_job(source: FakeSource) -> None:
+async def test_dialog_keys_stop_or_leave_the_job(source: Scenario) -> None:
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("b")  # this job cannot be left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -15,7 +16,8 @@ from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import FakeHost, Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario
 
 
 async def leave(drive: Driven) -> None:
@@ -26,9 +28,9 @@ async def leave(drive: Driven) -> None:
 
 @pytest.mark.app
 @pytest.mark.complete
-async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
+async def test_the_layout_is_saved_and_restored(source: Scenario) -> None:
     # What does not exist any more is not restored.
-    gone = SavedLayout(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
+    gone = SavedLayout(pane="kitchen", dataset=did("gone"), graph={"mode": "pie", "sort": 1}, theme="gone")
     saved_session.save_layout(source.folder, saved_session.encode_layout(gone))
     async with driven(source, (160, 50)) as drive:
         assert drive.pane == "datasets"
@@ -51,19 +53,21 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
         await drive.resize(160, 50)
         await drive.until(lambda: drive.front.size == before)
         # What the next start shows.
-        await drive.press("slash", "=port", "enter", "j", "plus", "T", "j", "enter")
+        await drive.press("slash", "=port", "enter", "G", "plus", "T", "j", "enter")
         await drive.press("3", "l", "l", "l", "l", "l", "H", "1", "L")
         await drive.press("2", "slash", "=Seed", "enter")
         await drive.press("4", "slash", "=pull", "enter", "z", "w")
         await leave(drive)
-    source.asked.clear()
+    asked: list[str] = []
+    read = source.blocks
+    source.blocks = lambda *page: asked.append(page[0]) or read(*page)  # type: ignore[method-assign]
     async with driven(source) as drive:
         assert drive.pane == "jobs"
         assert drive.bench.has_class("-zoomed")
         assert "/pull" in str(drive.jobs_pane.border_title)
         assert not drive.jobs_pane.log_view.wrap
         assert drive.datasets_pane.mode == "list"
-        assert drive.data_pane.arrangement("did:odf:port-haven.stations") == {"hidden": ["pm25"]}
+        assert drive.data_pane.arrangement(did("port-haven.stations")) == {"hidden": ["pm25"]}
         await drive.press("z", "1")
         assert drive.graph.row is not None
         assert drive.graph.row.name == "port-haven.stations"
@@ -74,7 +78,7 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
         await drive.press("2")
         assert "/Seed" in drive.text()
         assert drive.blocks_pane.view.count() == 1
-        assert "" not in [asked[0] for asked in source.asked]
+        assert "" not in asked
         await drive.press("escape")
         assert drive.blocks_pane.view.count() > 1
         await leave(drive)
@@ -84,7 +88,7 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
 class LayoutFakes:
     """The layout of panes over fakes."""
 
-    def __init__(self, source: FakeSource) -> None:
+    def __init__(self, source: Scenario) -> None:
         panes = [
             SimpleNamespace(
                 id=name,
@@ -117,7 +121,7 @@ def test_shares_stay_within_limits() -> None:
     assert resize_pane(PaneShares(), "blocks", 5, single=True) == PaneShares(single=35)
 
 
-def test_growing_sets_the_tracks_of_the_grid(source: FakeSource) -> None:
+def test_growing_sets_the_tracks_of_the_grid(source: Scenario) -> None:
     fakes = LayoutFakes(source)
     fakes.layout.grow()
     assert fakes.layout.shares == PaneShares(left=65, upper=50)
@@ -134,7 +138,7 @@ def test_growing_sets_the_tracks_of_the_grid(source: FakeSource) -> None:
     fakes.grid.set_tracks.assert_called_with("", "")
 
 
-def test_a_pane_does_not_grow_without_limit_or_while_it_is_alone(source: FakeSource) -> None:
+def test_a_pane_does_not_grow_without_limit_or_while_it_is_alone(source: Scenario) -> None:
     fakes = LayoutFakes(source)
     for _ in range(10):
         fakes.layout.grow()
@@ -146,7 +150,7 @@ def test_a_pane_does_not_grow_without_limit_or_while_it_is_alone(source: FakeSou
     assert fakes.layout.shares == before
 
 
-def test_hidden_panes_are_named(source: FakeSource) -> None:
+def test_hidden_panes_are_named(source: Scenario) -> None:
     fakes = LayoutFakes(source)
     datasets, *_, jobs = fakes.grid.panes
     fakes.layout.arrange()
@@ -163,7 +167,7 @@ def test_hidden_panes_are_named(source: FakeSource) -> None:
     datasets.set_others.assert_called_with(())
 
 
-def test_sizes_zoom_and_filters_are_saved_and_restored(source: FakeSource) -> None:
+def test_sizes_zoom_and_filters_are_saved_and_restored(source: Scenario) -> None:
     layout = SavedLayout(
         zoomed=True, shares=PaneShares(left=70), filters={"jobs": "pull", "data": "x", "attic": "y"}
     )
@@ -182,7 +186,7 @@ def test_sizes_zoom_and_filters_are_saved_and_restored(source: FakeSource) -> No
 
 
 def test_changes_are_saved_after_some_seconds_and_only_then(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fakes, path = LayoutFakes(source), saved_session.layout_path(source.folder)
     collected = [SavedLayout(pane="blocks")]
@@ -209,7 +213,7 @@ def test_changes_are_saved_after_some_seconds_and_only_then(
     assert json.loads(path.read_text())["pane"] == "data"
 
 
-def test_leaving_saves_the_layout_immediately(source: FakeSource) -> None:
+def test_leaving_saves_the_layout_immediately(source: Scenario) -> None:
     fakes = LayoutFakes(source)
     source.changed(source.job(JobState.queued, "harbour.tides"))
     fakes.fakes.state.load_jobs(*source.jobs())
@@ -218,9 +222,10 @@ def test_leaving_saves_the_layout_immediately(source: FakeSource) -> None:
     assert fakes.host.terminal.left == ["pull harbour.tides"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_ignored(source: FakeSource) -> None:
-    (source.folder / ".odf").write_text("not a folder")
+def test_a_folder_that_cannot_be_written_to_is_ignored(source: Scenario) -> None:
     fakes = LayoutFakes(source)
+    shutil.rmtree(source.odf)
+    source.odf.write_text("not a folder")
     fakes.layout.quit()
     assert fakes.host.terminal.left == []
     assert saved_session.load_layout(source.folder) == SavedLayout()

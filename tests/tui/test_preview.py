@@ -17,7 +17,7 @@ from odf_tui.features.preview import PreviewController, PreviewScreen
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.widgets.row_table import load_window
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import shown
 
 NAME = "port-haven.air-readings"
@@ -30,7 +30,7 @@ class Rows(ResultRows):
 
 
 @pytest.fixture
-def result(source: FakeSource) -> PreviewResult:
+def result(source: Scenario) -> PreviewResult:
     """A preview of two rows."""
     path = source.folder / "preview.parquet"
     pq.write_table(pa.table({"offset": [7, 8], "op": [2, 3], "station": ["ph-01", "ph-02"]}), path)
@@ -38,7 +38,7 @@ def result(source: FakeSource) -> PreviewResult:
     return PreviewResult(NAME, "readings.csv", 2, 0, 0, 1, path.name)
 
 
-async def test_preview_shows_rows_and_pulls_on_request(source: FakeSource, result: PreviewResult) -> None:
+async def test_preview_shows_rows_and_pulls_on_request(source: Scenario, result: PreviewResult) -> None:
     fakes = Fakes(source, NAME, answers=["pull"], results={Preview: result})
     PreviewController(fakes.context).show_preview()
     await fakes.host.stories()
@@ -55,7 +55,7 @@ async def test_preview_shows_rows_and_pulls_on_request(source: FakeSource, resul
         (LeftRunning(), "is being read"),
     ],
 )
-async def test_preview_without_rows_is_a_notice(source: FakeSource, outcome: object, notice: str) -> None:
+async def test_preview_without_rows_is_a_notice(source: Scenario, outcome: object, notice: str) -> None:
     fakes = Fakes(source, NAME, results={Preview: outcome})
     PreviewController(fakes.context).show_preview()
     await fakes.host.stories()
@@ -63,7 +63,7 @@ async def test_preview_without_rows_is_a_notice(source: FakeSource, outcome: obj
     assert not fakes.host.dialogs
 
 
-async def test_preview_screen_returns_the_next_step(source: FakeSource, result: PreviewResult) -> None:
+async def test_preview_screen_returns_the_next_step(source: Scenario, result: PreviewResult) -> None:
     opened = load_window(source.file_rows("", str(source.folder / result.path)))
     async with shown(PreviewScreen("the title", opened)) as (app, pilot):
         await pilot.press("l", "j")
@@ -73,7 +73,7 @@ async def test_preview_screen_returns_the_next_step(source: FakeSource, result: 
         assert app.result == "pull"
 
 
-def test_only_a_dataset_with_a_polling_source_has_a_preview(source: FakeSource) -> None:
+def test_only_a_dataset_with_a_polling_source_has_a_preview(source: Scenario) -> None:
     guard = DEFAULT_KEYMAP.by_id["preview"].guard
     rows = [row for row in source.datasets() if not row.missing]
     assert (

@@ -18,14 +18,19 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
 from odf_tui.panes.blocks.view import PROOF_MARK
 from odf_tui.theming import ascii_fallback
-from tests.tui.fake import FakeSource
-from tests.tui.fake_blocks import hash_of
-from tests.tui.test_blocks import AIR, NoNavigation, explored
+from tests.tui.haven import AIR
+from tests.tui.scripted_worker import Scenario
+from tests.tui.test_blocks import NoNavigation, explored, hash_of, hashes
 from tests.tui.test_workspace_reads import MANIFEST
 from tests.tui.widget_app import shown
 
 
-async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> None:
+def proven(source: OpenWorkspace, dataset: str = AIR) -> frozenset[str]:
+    """Return the hashes of the signed blocks."""
+    return source.blocks(dataset, None, 1, BlockFilter()).proven
+
+
+async def test_a_block_is_signed_after_a_confirmation(source: Scenario) -> None:
     async with explored(source) as explorer:
         outdated: list[None] = []
         explorer.state.datasets_outdated.connect(outdated.append)
@@ -34,11 +39,11 @@ async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> Non
             explorer.controller.sign_block()
             await explorer.host.stories()
             await explorer.settle()
-            assert bool(source.proven) == answer
+            assert bool(proven(source)) == answer
             assert (PROOF_MARK in explorer.app.text()) == answer
             assert bool(outdated) == answer
-        newest = hash_of(source.rows_[0].blocks - 1)
-        assert source.proven == {newest}
+        newest = hashes(source)[-1]
+        assert proven(source) == {newest}
         assert explorer.host.last_notice == "signed block 11 of port-haven.air-readings"
         (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
         assert newest[5:13] in line
@@ -63,13 +68,13 @@ async def test_findings_are_above_proofs() -> None:
         assert app.text().index("≠ slice-offsets") < app.text().index(f"{PROOF_MARK} signed by its owner")
 
 
-async def test_a_block_is_not_signed_without_the_private_key(source: FakeSource) -> None:
-    source.owned = False
+async def test_a_block_is_not_signed_without_the_private_key(source: Scenario) -> None:
+    source._workspace.keys.delete(source.entry(AIR).id)
     async with explored(source) as explorer:
         explorer.controller.sign_block()
         await explorer.host.stories()
         assert "is not in this workspace" in explorer.host.last_notice
-        assert not source.proven and not explorer.host.dialogs
+        assert not proven(source) and not explorer.host.dialogs
 
 
 def test_the_mark_has_its_own_character_on_every_terminal() -> None:
@@ -86,12 +91,12 @@ def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     head = boats.dataset.head()
     number = boats.dataset.state().sequence_number
     assert head is not None and source.holds_key(dataset)
-    assert source.blocks(dataset, None, 100, BlockFilter()).proven == frozenset()
+    assert proven(source, dataset) == frozenset()
     assert source.block(dataset, 0).proof == ""
 
     source.sign_block(dataset, str(head))
     boats.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
-    assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(head)}
+    assert proven(source, dataset) == {str(head)}
     assert source.block(dataset, number).proof.startswith("signed by the dataset's owner")
     assert source.block(dataset, 0).proof == f"covered by the owner's signature on block {number}"
     assert source.block(dataset, number + 1).proof.startswith("not signed: the owner")
@@ -106,7 +111,7 @@ def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     other = prove_block(workspace, boats, boats.dataset.block(0).hash)
     path.unlink()
     path.write_bytes(bytes(other))
-    assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(other.head)}
+    assert proven(source, dataset) == {str(other.head)}
     workspace.keys.delete(boats.id)
     assert not source.holds_key(dataset)
     with pytest.raises(NotFound, match="key of boats is not in this workspace"):

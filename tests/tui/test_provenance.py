@@ -28,11 +28,11 @@ from odf_tui.features.provenance.trace_tree import InputGroup, TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.state.job_book import JobBook
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
-from tests.tui import fake_tracing
+from tests.tui import trace_answers
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
-from tests.tui.fake_tracing import AIR, DAYS, STATIONS
+from tests.tui.haven import AIR, DAYS, STATIONS
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_drive import WidgetDrive, driven_widget
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -64,7 +64,7 @@ async def end_job(drive: Driven) -> Trace:
     job = await running(drive)
     request = drive.source.link.submitted[-1]
     assert isinstance(request, Trace)
-    done = replace(job, state=JobState.done, result=encoded(fake_tracing.answer(request)))
+    done = replace(job, state=JobState.done, result=encoded(trace_answers.answer(request)))
     drive.source.link.tell(drive.source.changed(done))
     await drive.until(lambda: not drive.app.screen.pending_jobs())  # type: ignore[attr-defined]
     await drive.settle()
@@ -73,7 +73,7 @@ async def end_job(drive: Driven) -> Trace:
 
 @pytest.mark.app
 @pytest.mark.complete
-async def test_trace_leads_from_a_row_to_blocks_and_rows(source: FakeSource) -> None:
+async def test_trace_leads_from_a_row_to_blocks_and_rows(source: Scenario) -> None:
     async with driven(source, (80, 24)) as drive:
         drive.graph.select(DAYS)
         await drive.settle()
@@ -116,7 +116,7 @@ class Tracing:
 
     drive: WidgetDrive
 
-    def __init__(self, source: FakeSource) -> None:
+    def __init__(self, source: Scenario) -> None:
         self.source, self.book = source, JobBook()
         self.submitted: list[Trace] = []
         self.cancelled: list[str] = []
@@ -161,7 +161,7 @@ class Tracing:
     async def end(self, step: TraceStep | None = None, **fields: object) -> Trace:
         """End the newest job, with its result or other fields. Returns its request."""
         request = self.submitted[-1]
-        found = step or fake_tracing.answer(request)
+        found = step or trace_answers.answer(request)
         self.change(**(fields or {"state": JobState.done, "result": encoded(found)}))
         await self.drive.until(lambda: not self.screen.pending_jobs())
         await self.drive.settle()
@@ -169,7 +169,7 @@ class Tracing:
 
 
 @asynccontextmanager
-async def tracing(source: FakeSource, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Tracing]:
+async def tracing(source: Scenario, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Tracing]:
     """Open the trace of the sixth row of the days, whose first job is queued."""
     traced = Tracing(source)
     async with driven_widget(traced.screen, source, size) as drive:
@@ -181,7 +181,7 @@ async def tracing(source: FakeSource, size: tuple[int, int] = (80, 24)) -> Async
 @SIZES
 @pytest.mark.complete(after=1)
 async def test_trace_tree_matches_golden_texts_down_to_the_query(
-    source: FakeSource, size: tuple[int, int]
+    source: Scenario, size: tuple[int, int]
 ) -> None:
     async with tracing(source, size) as traced:
         compare(traced.drive, "looking")  # one line while the job is queued
@@ -191,7 +191,7 @@ async def test_trace_tree_matches_golden_texts_down_to_the_query(
         compare(traced.drive, "query")  # the query below its block, in one line
 
 
-async def test_trace_expands_to_input_rows_and_source_files(source: FakeSource) -> None:
+async def test_trace_expands_to_input_rows_and_source_files(source: Scenario) -> None:
     async with tracing(source) as traced:
         drive = traced.drive
         await traced.end()
@@ -209,7 +209,7 @@ async def test_trace_expands_to_input_rows_and_source_files(source: FakeSource) 
         assert drive.app.screen is drive.bench
 
 
-async def test_tracing_a_value_marks_its_columns(source: FakeSource) -> None:
+async def test_tracing_a_value_marks_its_columns(source: Scenario) -> None:
     async with tracing(source, (160, 50)) as traced:
         drive = traced.drive
         await traced.end()
@@ -226,7 +226,7 @@ async def test_tracing_a_value_marks_its_columns(source: FakeSource) -> None:
         assert len(traced.submitted) == requests  # the trace of the row is cached
 
 
-async def test_trace_job_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
+async def test_trace_job_shows_progress_and_can_be_cancelled(source: Scenario) -> None:
     async with tracing(source) as traced:
         drive = traced.drive
         traced.change(
@@ -246,10 +246,10 @@ async def test_trace_job_shows_progress_and_can_be_cancelled(source: FakeSource)
         assert traced.screen.pending_jobs() == [traced.job.id]
 
 
-async def test_inexact_trace_and_missing_input_are_explained(source: FakeSource) -> None:
+async def test_inexact_trace_and_missing_input_are_explained(source: Scenario) -> None:
     async with tracing(source) as traced:
         drive = traced.drive
-        await traced.end(fake_tracing.day([(5, 5)], None, exact=False))
+        await traced.end(trace_answers.day([(5, 5)], None, exact=False))
         assert "not exact" in drive.text()
         assert "because the query has a function" in drive.text()
         await drive.press("G", "k", "enter")
@@ -258,7 +258,7 @@ async def test_inexact_trace_and_missing_input_are_explained(source: FakeSource)
         assert "GROUP BY window" in drive.text()
 
 
-async def test_the_tree_is_copied(source: FakeSource) -> None:
+async def test_the_tree_is_copied(source: Scenario) -> None:
     async with tracing(source) as traced:
         await traced.end()
         await traced.drive.press("j", "j", "l", "j", "j", "j", "l")
@@ -269,21 +269,21 @@ async def test_the_tree_is_copied(source: FakeSource) -> None:
         assert traced.saved == 2
 
 
-async def test_many_rows_are_read_while_they_are_visible(source: FakeSource) -> None:
+async def test_many_rows_are_read_while_they_are_visible(source: Scenario) -> None:
     async with tracing(source) as traced:
-        await traced.end(fake_tracing.day([(0, 239)], None))
+        await traced.end(trace_answers.day([(0, 239)], None))
         await traced.drive.press("j", "j", "l", "j", "j", "pagedown", "pagedown", "pagedown", "pagedown")
         assert re.search(r"│ ├─▸     7\d  ..  2024", traced.drive.text())
         assert "offset      event_time" in traced.drive.text()  # the header stays
 
 
-async def test_a_step_is_checked(source: FakeSource) -> None:
+async def test_a_step_is_checked(source: Scenario) -> None:
     async with tracing(source) as traced:
         await traced.end()
         await traced.drive.press("j", "j", "l", "v")
         await traced.drive.until(lambda: len(traced.submitted) == 2)
         assert traced.submitted[-1] == Trace(DAYS, [(5, 5)], depth=1, check=True)
-        step = msgspec.to_builtins(fake_tracing.day([(5, 5)], None))
+        step = msgspec.to_builtins(trace_answers.day([(5, 5)], None))
         result = json.dumps({**step, "checked": ["yes: the same row", "no: it is still there"]})
         await traced.end(state=JobState.done, result=result)
         text = traced.drive.text()
@@ -292,7 +292,7 @@ async def test_a_step_is_checked(source: FakeSource) -> None:
         assert "all     22 rows at once" in text  # the input stays open
 
 
-def traced_row(source: FakeSource, on_screen: Callable[[TraceScreen], Target | None], *answers: Any) -> Fakes:
+def traced_row(source: Scenario, on_screen: Callable[[TraceScreen], Target | None], *answers: Any) -> Fakes:
     """A context in which the sixth row of the days is under the cursor, on the column pm25."""
     fakes = Fakes(source, "air-by-day", answers=[on_screen, *answers])
     view = SimpleNamespace(cursor=5, column=5, count=lambda: 240)
@@ -304,12 +304,12 @@ def with_step(screen: TraceScreen, remarks: list[str]) -> None:
     """Put the result of a trace into the tree of a screen that is not shown, with a reading traced too."""
     screen.show_message = remarks.append  # type: ignore[method-assign]
     top = screen.trace.top.row(0)
-    top.set_step(fake_tracing.day([(5, 5)], None))
+    top.set_step(trace_answers.day([(5, 5)], None))
     readings = next(child for child in top.children if isinstance(child, InputGroup))
-    readings.row(0).set_step(fake_tracing.reading([(120, 120)]))
+    readings.row(0).set_step(trace_answers.reading([(120, 120)]))
 
 
-async def test_the_row_under_the_cursor_is_traced(source: FakeSource) -> None:
+async def test_the_row_under_the_cursor_is_traced(source: Scenario) -> None:
     sessions: list[TraceSession] = []
     fakes = traced_row(source, lambda screen: sessions.append(screen.session))
     ProvenanceController(fakes.context).trace_row()
@@ -320,7 +320,7 @@ async def test_the_row_under_the_cursor_is_traced(source: FakeSource) -> None:
     assert fakes.navigator.target is None and fakes.navigator.trail == ()
 
 
-async def test_rows_of_a_query_have_no_provenance(source: FakeSource) -> None:
+async def test_rows_of_a_query_have_no_provenance(source: Scenario) -> None:
     fakes = traced_row(source, lambda _: None)
     fakes.host.widgets[DataPane].front_view = SimpleNamespace(kind=QUERY)
     ProvenanceController(fakes.context).trace_row()
@@ -329,7 +329,7 @@ async def test_rows_of_a_query_have_no_provenance(source: FakeSource) -> None:
     assert "query results have no provenance" in fakes.host.last_notice
 
 
-async def test_back_reopens_the_trace(source: FakeSource) -> None:
+async def test_back_reopens_the_trace(source: Scenario) -> None:
     target = Target(STATIONS, "data", 2)
     fakes = traced_row(source, lambda _: target, None)
     ProvenanceController(fakes.context).trace_row()
@@ -341,7 +341,7 @@ async def test_back_reopens_the_trace(source: FakeSource) -> None:
     assert again is not first and again.session is first.session
 
 
-async def test_closing_the_screen_cancels_its_jobs(source: FakeSource) -> None:
+async def test_closing_the_screen_cancels_its_jobs(source: Scenario) -> None:
     def wait_for_job(screen: TraceScreen) -> None:
         screen.trace.pending["7"] = screen.trace.top.row(0)
 
@@ -351,7 +351,7 @@ async def test_closing_the_screen_cancels_its_jobs(source: FakeSource) -> None:
     assert fakes.jobs.cancelled == ["7"]
 
 
-async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -> None:
+async def test_a_trace_is_written_to_files(source: Scenario, tmp_path: Path) -> None:
     remarks: list[str] = []
 
     def save(screen: TraceScreen) -> None:
@@ -386,7 +386,7 @@ async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -
 
 @pytest.mark.parametrize("replaces", [True, False])
 async def test_a_file_is_replaced_only_after_a_question(
-    source: FakeSource, tmp_path: Path, replaces: bool
+    source: Scenario, tmp_path: Path, replaces: bool
 ) -> None:
     path = tmp_path / "trace.json"
     path.write_text("mine")

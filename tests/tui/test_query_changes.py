@@ -25,14 +25,22 @@ from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.dialogs import DecisionDialog, JobProgressDialog
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.haven import did
+from tests.tui.scripted_worker import Scenario
 
-DAYS = "did:odf:air-by-day"
+DAYS = did("air-by-day")
 MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
 content:
+  name: new-derivative
+  kind: Derivative
   metadata:
     - kind: SetTransform
+      inputs: [{datasetRef: port-haven.air-readings, alias: air}]
       transform:
+        kind: Sql
+        engine: spark
         query: |
 
           SELECT event_time,
@@ -47,8 +55,8 @@ def test_query_position_is_mapped_to_its_manifest_position() -> None:
 
     # The query begins with an empty line, which counts.
     found = position("query, line 3, column 3")
-    assert found == TextPosition(8, 13)
-    assert MANIFEST.splitlines()[7][12:].startswith("cuont")
+    assert found == TextPosition(15, 13)
+    assert MANIFEST.splitlines()[14][12:].startswith("cuont")
     steps = "queries:\n  - alias: a\n    query: SELECT 1\n  - query: 'SELECT x'\n"
     assert position("query step 1 of 2, line 1, column 8", steps) == TextPosition(3, 19)
     assert position("query step 2 of 2, line 1, column 8", steps) == TextPosition(4, 20)
@@ -67,7 +75,7 @@ async def end_job(drive: Driven, state: JobState, **fields: object) -> None:
 
 @pytest.mark.app
 async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edits = deque([MANIFEST, MANIFEST.replace("cuont", "count"), None])
     opened: list[tuple[Path, int | None]] = []
@@ -109,9 +117,9 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         result = json.dumps({"name": "x", "checked": True, "schema": ["n BIGINT"], "state": "none"})
         await end_job(drive, JobState.done, result=result)
         await drive.until(lambda: "its query is valid" in drive.hint())
-        assert opened[1] == (path, 8)
+        assert opened[1] == (path, 15)
         assert job_outcome(source.known[-1]) == ("query valid", "good")
-        await drive.until(lambda: drive.graph.selected == "did:odf:new-derivative")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "new-derivative")
 
 
 def plan(**fields: Any) -> ValidateResult:
@@ -125,6 +133,7 @@ class Definitions:
     Args:
         source: the engine.
         answers: the answers of the dialogs, in turn.
+        name: the selected dataset.
         plans: the outcomes of validations, in turn.
         updates: the outcomes of changes, in turn.
         edits: the texts that the editor writes, in turn; None: it changes nothing.
@@ -132,8 +141,9 @@ class Definitions:
 
     def __init__(
         self,
-        source: FakeSource,
+        source: Scenario,
         answers: Sequence[Any] = (),
+        name: str = "air-by-day",
         *,
         plans: Sequence[Any] = (),
         updates: Sequence[Any] = (),
@@ -142,7 +152,7 @@ class Definitions:
         found = {Validate: deque(plans), Update: deque(updates)}
         self.fakes = Fakes(
             source,
-            "air-by-day",
+            name,
             answers=answers,
             widgets={GraphView: SimpleNamespace(selected="")},
             results={kind: lambda request: found[type(request)].popleft() for kind in found},
@@ -173,17 +183,22 @@ class Definitions:
         ]
 
 
+def changed(source: Scenario, name: str = "air-by-day") -> str:
+    """Return the definition of a dataset with another query."""
+    return source.definition(did(name)).replace("SELECT * FROM", "SELECT station FROM")
+
+
 def keys_of(dialog: DecisionDialog) -> dict[str, Sequence[str]]:
     """Return the keys of each answer."""
     return {answer: keys for answer, keys, _ in dialog._answers}
 
 
-async def test_a_query_that_cannot_be_validated_can_be_added(source: FakeSource) -> None:
+async def test_a_query_that_cannot_be_validated_can_be_added(source: Scenario) -> None:
     shown = Definitions(
         source,
         ["derivative", "my.dataset", "unchecked"],
         plans=[OdfError("the engine flink does not answer")],
-        edits=["query: SELECT 1\n"],
+        edits=[MANIFEST],
     )
     shown.controller.add_dataset()
     await shown.host.stories()
@@ -191,10 +206,10 @@ async def test_a_query_that_cannot_be_validated_can_be_added(source: FakeSource)
     assert keys_of(shown.host.dialogs[-1])["unchecked"] == ("a",)
     assert shown.host.last_notice.startswith("added new-derivative")
     assert "query is valid" not in shown.host.last_notice
-    assert [row.name for row in shown.fakes.state.datasets][-1] == "new-derivative"
+    assert "new-derivative" in [row.name for row in shown.fakes.state.datasets]
 
 
-async def test_an_invalid_manifest_cannot_be_added_unchecked(source: FakeSource) -> None:
+async def test_an_invalid_manifest_cannot_be_added_unchecked(source: Scenario) -> None:
     shown = Definitions(source, ["root", "my.dataset", "discard"], edits=["mrge: x\n"])
 
     def refuse(path: Path) -> dict[str, str]:
@@ -208,36 +223,34 @@ async def test_an_invalid_manifest_cannot_be_added_unchecked(source: FakeSource)
 
 
 @pytest.mark.parametrize("state", ["flush", "rebuild"])
-async def test_incompatible_query_offers_to_flush_or_rebuild_the_state(
-    source: FakeSource, state: str
-) -> None:
+async def test_incompatible_query_offers_to_flush_or_rebuild_the_state(source: Scenario, state: str) -> None:
     done = json.dumps({"name": "air-by-day", "status": "updated", "state": state + "ed"})
     shown = Definitions(
-        source, [state], plans=[plan(new=["peak"], state="lost")], updates=[None], edits=["changed\n"]
+        source, [state], plans=[plan(new=["peak"], state="lost")], updates=[None], edits=[changed(source)]
     )
     shown.controller.edit_definition()
     await shown.host.stories()
     validate, update = shown.jobs.requests
-    assert validate == Validate(manifest="changed\n", dataset=DAYS)
+    assert validate == Validate(manifest=changed(source), dataset=DAYS)
     (text,) = shown.decisions
-    assert "+changed" in text
+    assert "SELECT station FROM" in text
     assert "peak: new, null in existing rows" in text
     assert "incompatible with the state of the old query" in text
     assert text.endswith("flushes rebuilds edits again discards")
     keys = keys_of(shown.host.dialogs[0])
     assert (keys["flush"], keys["rebuild"]) == (("f",), ("r",))
     assert not any("enter" in key for key in keys.values())  # no answer is the default
-    assert update == Update(dataset=DAYS, manifest="changed\n", state=state, accept_columns=True)  # type: ignore[arg-type]
+    assert update == Update(dataset=DAYS, manifest=changed(source), state=state, accept_columns=True)  # type: ignore[arg-type]
     assert shown.host.last_notice == "appended 1 block to air-by-day"
     assert list(shown.drafts.iterdir()) == []
     job = source.job(JobState.done, "air-by-day", "update", result=done)
     assert job_outcome(job) == (f"updated, state {state}ed", "good")
 
 
-async def test_costs_of_a_query_are_shown_before_it_is_changed(source: FakeSource) -> None:
+async def test_costs_of_a_query_are_shown_before_it_is_changed(source: Scenario) -> None:
     costs = {"message": "each pull reads earlier rows again (now 2.0 GB)", "warning": "more than the limit"}
-    source.rows_ = [replace(row, last_pulled=None) for row in source.rows_]
-    shown = Definitions(source, ["append"], plans=[plan(**costs)], edits=["changed\n"])
+    edited = changed(source, "visits-by-day")  # it was never run
+    shown = Definitions(source, ["append"], "visits-by-day", plans=[plan(**costs)], edits=[edited])
     shown.controller.edit_definition()
     await shown.host.stories()
     (text,) = shown.decisions
@@ -247,8 +260,8 @@ async def test_costs_of_a_query_are_shown_before_it_is_changed(source: FakeSourc
     assert job_outcome(job) == ("more than the limit", "warn")
 
 
-async def test_query_that_reads_earlier_rows_offers_only_to_replace_the_rows(source: FakeSource) -> None:
-    shown = Definitions(source, [None], plans=[plan(state="lost", reads=7)], edits=["changed\n"])
+async def test_query_that_reads_earlier_rows_offers_only_to_replace_the_rows(source: Scenario) -> None:
+    shown = Definitions(source, [None], plans=[plan(state="lost", reads=7)], edits=[changed(source)])
     shown.controller.edit_definition()
     await shown.host.stories()
     (text,) = shown.decisions
@@ -256,7 +269,7 @@ async def test_query_that_reads_earlier_rows_offers_only_to_replace_the_rows(sou
     assert {"flush", "rebuild"} & keys_of(shown.host.dialogs[0]).keys() == {"rebuild"}
 
 
-async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
+async def test_new_columns_of_an_input_are_added(source: Scenario) -> None:
     shown = Definitions(
         source, ["append"], plans=[plan(), plan(new=["no2", "o3"], state="kept")], updates=[None]
     )
@@ -272,7 +285,7 @@ async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
     assert shown.jobs.requests[-1] == Update(dataset=DAYS, manifest=definition, accept_columns=True)
 
 
-async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSource) -> None:
+async def test_new_columns_are_not_added_without_a_confirmation(source: Scenario) -> None:
     shown = Definitions(source, [None], plans=[plan(new=["no2"], state="kept")])
     shown.controller.add_new_columns()
     await shown.host.stories()
@@ -280,19 +293,19 @@ async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSour
     assert [type(request) for request in shown.jobs.requests] == [Validate]
 
 
-def test_a_root_has_no_query(source: FakeSource) -> None:
+def test_a_root_has_no_query(source: Scenario) -> None:
     guard = DEFAULT_KEYMAP.by_id[DEFAULT_KEYMAP.find("C", "datasets").id].guard  # type: ignore[union-attr]
     roots = [row for row in source.rows_ if row.name == "port-haven.air-readings"]
     assert guard(Situation(dataset=roots[0])) == "port-haven.air-readings has no query"
 
 
-async def test_a_change_that_fails_can_be_edited_again(source: FakeSource) -> None:
+async def test_a_change_that_fails_can_be_edited_again(source: Scenario) -> None:
     shown = Definitions(
         source,
         ["append", "edit", "append"],
         plans=[plan(state="kept"), plan()],
         updates=[OdfError("somebody else committed meanwhile"), None],
-        edits=["changed\n", None],
+        edits=[changed(source), None],
     )
     shown.controller.edit_definition()
     await shown.host.stories()
@@ -303,18 +316,18 @@ async def test_a_change_that_fails_can_be_edited_again(source: FakeSource) -> No
     assert shown.host.last_notice == "appended 1 block to air-by-day"
 
 
-async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: FakeSource) -> None:
-    shown = Definitions(source, ["append"], plans=[plan()], updates=[LeftRunning()], edits=["changed\n"])
+async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: Scenario) -> None:
+    shown = Definitions(source, ["append"], plans=[plan()], updates=[LeftRunning()], edits=[changed(source)])
     shown.controller.edit_definition()
     await shown.host.stories()
     assert "the manifest is in .odf/cache/edit/air-by-day.yaml" in shown.host.last_notice
-    assert (shown.drafts / "air-by-day.yaml").read_text() == "changed\n"
+    assert (shown.drafts / "air-by-day.yaml").read_text() == changed(source)
     assert shown.jobs.cancelled == []
 
 
-async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource) -> None:
+async def test_a_validation_that_is_stopped_can_be_discarded(source: Scenario) -> None:
     stopped = Cancelled("Validating the query of air-by-day: cancelled")
-    shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
+    shown = Definitions(source, [None], plans=[stopped], edits=[changed(source)])
     shown.controller.edit_definition()
     await shown.host.stories()
     assert "cancelled" in shown.decisions[0]

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from odf_engine.worker.protocol import JobState, LogLine, Progress
 from odf_tui.actions import table
 from tests.tui.conftest import Driven, driven
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario, open_haven
 
 pytestmark = pytest.mark.app
 
@@ -46,7 +46,7 @@ def test_random_keys_and_resizes_do_not_crash(seed: int) -> None:
 
 async def session(folder: Path, steps: list[Step]) -> None:
     """Run the steps. An exception of the workstation is raised by ``driven``."""
-    source = FakeSource(folder)
+    source = open_haven(folder)
     source.story()
     async with driven(source, (80, 24)) as drive:
         for number, each in enumerate(steps):
@@ -61,7 +61,7 @@ async def session(folder: Path, steps: list[Step]) -> None:
         await check_responsive(drive, steps[-50:])
 
 
-def send_events(source: FakeSource, number: int) -> None:
+def send_events(source: Scenario, number: int) -> None:
     """Send events of a running job."""
     link = source.link
     running = [job for job in source.known if job.state is JobState.running]

@@ -52,7 +52,7 @@ def test_remote_relation_is_updated_by_local_blocks(workspace: Workspace) -> Non
     Remotes(workspace.odf).attach(entry.id, HUB, "push")
     assert remote(workspace) == Remote(url=HUB, label="hub/visits", push=True)
     note(workspace, entry, "equal")
-    assert (remote(workspace).relation, remote_badge(row(workspace).remotes)) == ("equal", "⇡")
+    assert (remote(workspace).relation, remote_badge(row(workspace).remotes)) == ("equal", "⇡=")
     shared = str(entry.dataset.head())
     describe(entry, "one")
     describe(entry, "two")
@@ -100,11 +100,11 @@ def test_local_blocks_since_the_common_block_are_listed(workspace: Workspace) ->
 
 def test_repositories_and_remotes_are_removed(workspace: Workspace) -> None:
     source = OpenWorkspace(workspace)
-    source.add_repository("lake", "s3://lake/odf")
+    source.remotes.add("lake", "s3://lake/odf")
     assert source.repositories() == [NamedUrl("hub", "file:///srv/hub/"), NamedUrl("lake", "s3://lake/odf/")]
     with pytest.raises(AlreadyExists):
-        source.add_repository("lake", "s3://other/")
-    source.remove_repository("lake")
+        source.remotes.add("lake", "s3://other/")
+    source.remotes.remove("lake")
     entry = make_root(workspace, "visits")
     save_snapshot(workspace.folder, source)
     assert (found := load_snapshot(workspace.folder)) is not None and found[1]

@@ -29,7 +29,8 @@ from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.call_count import max_calls
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import dataset, did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.sharing_steps import compare_golden, confirm, open_dialog, pick, type_in
 from tests.tui.waiting import until
 from tests.tui.widget_app import WidgetApp, shown
@@ -44,7 +45,7 @@ def entry(name: str, **more: Any) -> dict[str, Any]:
 
 
 VISITS = entry(
-    "visits", id="did:odf:visits", kind="Root", head="f1620aa", blocks=12, records=12480, size=450_000,
+    "visits", id=did("visits"), kind="Root", head="f1620aa", blocks=12, records=12480, size=450_000,
     description="Visits of clinics by day\nsecond line", keywords=["health", "clinics"],
 )  # fmt: skip
 WARDS = entry("wards", kind="Derivative", head="f1620bb", records=31, description="Beds \x1b[31mby ward")
@@ -57,10 +58,10 @@ def my_wards() -> DatasetRow:
     return dataset("my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),))
 
 
-def add_repositories(source: FakeSource) -> None:
+def add_repositories(source: Scenario) -> None:
     """Add two repositories."""
     for name in ("hospital", "lake"):
-        source.add_repository(name, f"https://{name}.example/data/")
+        source.remotes.add(name, f"https://{name}.example/data/")
 
 
 def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[ListedDataset]:
@@ -217,7 +218,7 @@ async def test_thousands_of_datasets_are_filtered_quickly() -> None:
             await pilot.press("pagedown", "down")
 
 
-async def browse(source: FakeSource, *answers: object) -> Fakes:
+async def browse(source: Scenario, *answers: object) -> Fakes:
     """Run the action that pulls new datasets from repositories and addresses."""
     fakes = Fakes(source, answers=answers)
     SharingController(fakes.context).browse()
@@ -236,7 +237,7 @@ def choose(*datasets: dict[str, Any], rows: Sequence[DatasetRow] = ()) -> Callab
     return answer
 
 
-async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) -> None:
+async def test_the_browser_searches_one_or_all_repositories(source: Scenario) -> None:
     add_repositories(source)
     for choice, names in (("in hospital", ["hospital"]), ("all", ["hospital", "lake"])):
         # A closed browser leads back to the choice of repositories.
@@ -248,10 +249,10 @@ async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) 
         assert fakes.jobs.submitted == [(Search(text="", repositories=[name]), name) for name in names]
 
 
-async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) -> None:
+async def test_chosen_datasets_are_pulled_under_new_names(source: Scenario) -> None:
     add_repositories(source)
     wards = my_wards()
-    source.rows_.append(wards)
+    source.rows_ = [*source.rows_, wards]
     # Of several, only a name that exists already is asked for.
     chosen = choose(VISITS, WARDS, TAKEN, rows=source.rows_)
     name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "already exists"})
@@ -274,7 +275,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
     assert [request.alias for request in fakes.jobs.requests] == ["visits", "visits-2"]
 
 
-async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
+async def test_repositories_are_added_and_removed(source: Scenario) -> None:
     url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "unsupported URL"})
     name = type_in("lake", wrong={"my lake": "invalid name: use letters"})
     lake = NamedUrl("lake", "s3://lake/odf/")
@@ -294,10 +295,10 @@ async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
     assert fakes.host.last_notice == "removed repository pond"
 
 
-async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
+async def test_a_typed_address_is_pulled(source: Scenario) -> None:
     add_repositories(source)
     here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
-    source.rows_.append(here)
+    source.rows_ = [*source.rows_, here]
     url = "ipns://k51/clinics/wards/"
     typed = type_in(url[:-1], wrong={"hospital": "invalid remote dataset alias"})
     fakes = await browse(source, pick("address"), typed, type_in("wards", proposed="wards"))
@@ -311,10 +312,10 @@ async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
 
 
 @pytest.mark.app
-async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
+async def test_a_dataset_of_a_repository_is_pulled(source: Scenario) -> None:
     """Golden text: the browser over the panes, with three datasets and the details of one."""
     add_repositories(source)
-    source.rows_[1] = my_wards()
+    source.rows_ = [*source.rows_[2:], my_wards()]
     async with driven(source, (80, 24)) as drive:
         await open_dialog(drive, "I", "1", kind=RepositoryBrowser)
         await drive.until(lambda: source.known[-1].kind == "search")

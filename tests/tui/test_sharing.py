@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -39,13 +40,15 @@ from odf_tui.theming import ascii_fallback as few
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, TypedConfirmation
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import append, copy_haven, dataset, did
+from tests.tui.scripted_worker import Scenario
 from tests.tui.sharing_steps import (
     AT,
     BACKUP,
     HOSPITAL,
     REPOSITORIES,
     backup,
+    build_visits,
     compare_golden,
     confirm,
     dialog_text,
@@ -58,16 +61,24 @@ from tests.tui.sharing_steps import (
 )
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Scenario:
+    """Visits, days derived from them, and tides."""
+    made = Scenario(copy_haven(tmp_path / "haven", build_visits))
+    made.story()
+    return made
+
+
 def test_badge_shows_relation_and_block_counts() -> None:
     assert remote_badge(()) == ""
     assert remote_badge([hospital()]) == "⇣3"
     assert remote_badge([backup()]) == "⇡2"
-    assert remote_badge([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣⇡"
+    assert remote_badge([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣=⇡="
     assert remote_badge([hospital(), backup()]) == "⇣3⇡2"
     assert remote_badge([hospital("diverged", 2, 3)]) == "÷⇣3"
     assert remote_badge([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
     assert remote_badge([backup("new", 7)]) == "⇡7"
-    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # no push remote
+    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣="  # no push remote
     assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
     remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
     assert [remote_badge_style([remote]) for remote in remotes] == [
@@ -138,7 +149,7 @@ def test_health_depends_on_pull_remotes() -> None:
 def job(kind: str, result: dict[str, object] | None = None, **more: object) -> Job:
     known = {"state": JobState.done, "created": AT, "started": AT, "ended": "2024-03-11T08:59:04Z"}
     text = None if result is None else json.dumps(result)
-    return Job("1", kind, "visits", "did:odf:visits", result=text, **{**known, **more})  # type: ignore[arg-type]
+    return Job("1", kind, "visits", did("visits"), result=text, **{**known, **more})  # type: ignore[arg-type]
 
 
 def test_outcome_of_a_remote_job_names_blocks_and_remote() -> None:
@@ -169,7 +180,7 @@ def test_outcome_of_a_remote_job_names_blocks_and_remote() -> None:
     assert "8 of 10 blocks" in progress_text(running, JobRates(), 80)
 
 
-def test_pull_from_a_remote_requires_no_trust(source: FakeSource) -> None:
+def test_pull_from_a_remote_requires_no_trust(source: Scenario) -> None:
     row = with_remotes(source, hospital(), standing="not trusted", polls=True)
     fakes = Fakes(source, "visits")
     controller = DatasetActionsController(fakes.context)
@@ -181,7 +192,7 @@ def test_pull_from_a_remote_requires_no_trust(source: FakeSource) -> None:
     assert "not trusted" not in fakes.jobs.remarks[-1]
 
 
-async def test_pull_asks_for_one_of_several_remotes(source: FakeSource) -> None:
+async def test_pull_asks_for_one_of_several_remotes(source: Scenario) -> None:
     other = replace(hospital("equal", 0, 0), url="ipns://k51/visits/", label="ipns://k51/visits/")
     row = with_remotes(source, hospital(), other)
     fakes = Fakes(source, "visits", answers=[pick(other.url, title="Pull visits from"), None])
@@ -193,16 +204,16 @@ async def test_pull_asks_for_one_of_several_remotes(source: FakeSource) -> None:
     assert fakes.jobs.requests == [Pull(dataset=row.id, url=other.url)]
 
 
-def test_pull_all_skips_diverged_datasets(source: FakeSource) -> None:
+def test_pull_all_skips_diverged_datasets(source: Scenario) -> None:
     with_remotes(source, hospital("diverged", 2, 3))
     fakes = Fakes(source)
     DatasetActionsController(fakes.context).pull_all()
     assert "1 diverged from a remote: V shows the histories" in fakes.jobs.remarks[-1]
     assert fakes.jobs.requests
-    assert "did:odf:visits" not in [request.dataset for request in fakes.jobs.requests]
+    assert did("visits") not in [request.dataset for request in fakes.jobs.requests]
 
 
-async def push(source: FakeSource, action: str, *answers: object) -> Fakes:
+async def push(source: Scenario, action: str, *answers: object) -> Fakes:
     """Run ``push`` or ``push_to_address`` on visits."""
     fakes = Fakes(source, "visits", answers=answers)
     getattr(SharingController(fakes.context), action)()
@@ -211,14 +222,14 @@ async def push(source: FakeSource, action: str, *answers: object) -> Fakes:
     return fakes
 
 
-async def test_push_goes_to_the_only_push_remote(source: FakeSource) -> None:
+async def test_push_goes_to_the_only_push_remote(source: Scenario) -> None:
     row = with_remotes(source, hospital(), backup())
     fakes = await push(source, "push")
     assert fakes.jobs.submitted == [(Push(dataset=row.id, url=BACKUP), "visits")]
     assert fakes.jobs.remarks == [", to backup/visits"]
 
 
-async def test_push_offers_writable_repositories(source: FakeSource) -> None:
+async def test_push_offers_writable_repositories(source: Scenario) -> None:
     row = with_remotes(source)
     lake = "s3://lake/odf/visits/"
     read_only = [HOSPITAL]
@@ -231,7 +242,7 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
     assert fakes.jobs.requests == []
 
 
-async def test_push_accepts_a_typed_address(source: FakeSource) -> None:
+async def test_push_accepts_a_typed_address(source: Scenario) -> None:
     row = with_remotes(source, backup())
     wrong = {
         "ftp://x/y": "unsupported URL",
@@ -246,15 +257,15 @@ async def test_push_accepts_a_typed_address(source: FakeSource) -> None:
     fakes = await push(source, "push_to_address", pick("typed"), type_in("Lake/other/visits"))
     assert fakes.jobs.requests == [Push(dataset=row.id, url="s3://lake/odf/other/visits/")]
     for name, _ in REPOSITORIES:
-        source.remove_repository(name)
+        source.remotes.remove(name)
     fakes = await push(source, "push_to_address", pick("typed", without=["s3://lake/odf/visits/"]), None)
     assert fakes.jobs.requests == []
-    source.rows_[0] = replace(row, remotes=())
+    source.rows_ = [replace(row, remotes=())]
     fakes = await push(source, "push", type_in(text))  # nothing to pick from
     assert fakes.jobs.requests == [Push(dataset=row.id, url=f"{text}/")]
 
 
-async def test_compare_skips_datasets_that_are_being_compared(source: FakeSource) -> None:
+async def test_compare_skips_datasets_that_are_being_compared(source: Scenario) -> None:
     row = with_remotes(source, hospital())
     fakes = Fakes(source, "visits")
     controller = SharingController(fakes.context)
@@ -274,7 +285,7 @@ def test_remote_actions_require_a_remote(action: str) -> None:
     assert guard(Situation(dataset=dataset("visits", remotes=(hospital(),)))) is None
 
 
-async def test_detach_requires_confirmation(source: FakeSource) -> None:
+async def test_detach_requires_confirmation(source: Scenario) -> None:
     row = with_remotes(source, hospital())
     for yes in (False, True):
         consequence = "Then p uses the dataset's own source or inputs."
@@ -283,17 +294,18 @@ async def test_detach_requires_confirmation(source: FakeSource) -> None:
         fakes.state.datasets_outdated.connect(outdated.append)
         SharingController(fakes.context).detach()
         await fakes.host.stories()
-        assert source.detached == ([(row.id, HOSPITAL)] if yes else [])
+        assert source.remotes.get(source.entry(row.id).id).pull == ([] if yes else [HOSPITAL])
         assert bool(outdated) is yes
 
 
-async def test_detach_asks_for_one_of_several_remotes(source: FakeSource) -> None:
+async def test_detach_asks_for_one_of_several_remotes(source: Scenario) -> None:
     row = with_remotes(source, hospital(), backup())
     answers = [pick(BACKUP), confirm(True, "Pull and push no longer use this remote.")]
     fakes = Fakes(source, "visits", answers=answers)
     SharingController(fakes.context).detach()
     await fakes.host.stories()
-    assert source.detached == [(row.id, BACKUP)]
+    remotes = source.remotes.get(source.entry(row.id).id)
+    assert (remotes.pull, remotes.push) == ([HOSPITAL], [])
 
 
 def decide(answer: str, *parts: str, without: str = "\0") -> object:
@@ -310,7 +322,10 @@ def decide(answer: str, *parts: str, without: str = "\0") -> object:
 
 
 async def settle_divergence(
-    source: FakeSource, *answers: object, results: dict[type, object] | None = None, job: Job | None = None
+    source: Scenario,
+    *answers: object,
+    results: dict[type, object] | None = None,
+    job: Job | None = None,
 ) -> Fakes:
     """Run the action that shows both histories, on visits or in the pane of jobs."""
     fakes = Fakes(source, "visits", answers=answers, results=results)
@@ -328,7 +343,7 @@ def compared(relation: Relation, url: str = HOSPITAL, **more: object) -> Compare
     return CompareResult("visits", [RemoteRelation(url, relation, common="x", at=AT, **more)])  # type: ignore[arg-type]
 
 
-async def test_their_history_is_pulled_after_confirmation(source: FakeSource) -> None:
+async def test_their_history_is_pulled_after_confirmation(source: Scenario) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     theirs = decide("theirs", "2 more remote", without="push ours")
     warning = confirm(False, "Use the history of hospital/visits?", "Removes 2 local blocks from the chain.")
@@ -341,8 +356,9 @@ async def test_their_history_is_pulled_after_confirmation(source: FakeSource) ->
     assert fakes.jobs.requests == []
 
 
-async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource) -> None:
-    source.own_since = 20
+async def test_our_history_is_pushed_after_the_name_was_typed(source: Scenario) -> None:
+    for _ in range(18):
+        append(source.entry(did("visits")).dataset, 1)
     row = with_remotes(source, backup("diverged", 20, 1))
     ours = decide("ours", "14 more local", "push ours (local): overwrites 1 remote block")
     for yes in (False, True):
@@ -358,28 +374,29 @@ async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource
         assert fakes.host.last_notice == ("" if yes else "backup/visits is unchanged")
 
 
-async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeSource) -> None:
+async def test_both_histories_are_stored_by_a_push_before_the_pull(source: Scenario) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     push, pull = Push(dataset=row.id, url=BACKUP), Pull(dataset=row.id, url=HOSPITAL, force=True)
     answers = (decide("both"), pick(BACKUP, title="Push the local visits to", without=[HOSPITAL]))
     fakes = await settle_divergence(source, *answers, results={Push: OdfError("no room")})
     assert fakes.jobs.requests == [push]  # ours is stored nowhere else: theirs is not pulled
     assert fakes.host.last_notice == "no room"
-    assert source.detached == []
+    source.attach(row.id, BACKUP, "push")
     fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
     assert fakes.jobs.requests == [push, pull]
-    assert source.detached == [(row.id, BACKUP)]  # later pushes must not change the copy
+    assert not source.remotes.get(source.entry(row.id).id).push  # later pushes must not change the copy
     assert fakes.jobs.remarks == [
         ", with the history of hospital/visits; the local history is at backup/visits"
     ]
     # The diverged remote itself is not offered.
     with_remotes(source, backup("diverged", 2, 1))
+    source.attach(row.id, "s3://lake/odf/visits/", "push")
     answers = (decide("both"), pick("s3://lake/odf/visits/", without=[BACKUP]))
     fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
     assert fakes.jobs.requests[-1] == Pull(dataset=row.id, url=BACKUP, force=True)
 
 
-async def test_missing_blocks_are_pulled_from_a_push_remote(source: FakeSource) -> None:
+async def test_missing_blocks_are_pulled_from_a_push_remote(source: Scenario) -> None:
     row = with_remotes(source, backup("behind", 0, 2))
     result = {Compare: compared("behind", BACKUP, theirs=4)}
     fakes = await settle_divergence(source, confirm(True, "Pull 4 blocks into visits?"), results=result)
@@ -391,7 +408,7 @@ async def test_missing_blocks_are_pulled_from_a_push_remote(source: FakeSource) 
     assert len(fakes.jobs.requests) == 1
 
 
-async def test_a_comparison_on_request_replaces_the_saved_relation(source: FakeSource) -> None:
+async def test_a_comparison_on_request_replaces_the_saved_relation(source: Scenario) -> None:
     with_remotes(source, hospital("diverged", 2, 3))
     fakes = await settle_divergence(source, decide("again"), results={Compare: compared("ahead", ours=2)})
     assert fakes.host.last_notice == "visits and hospital/visits: 2 ahead"
@@ -402,27 +419,28 @@ async def test_a_comparison_on_request_replaces_the_saved_relation(source: FakeS
     assert fakes.host.last_notice == "no dataset found at hospital/visits"
 
 
-async def test_failed_pull_compares_histories_with_its_remote(source: FakeSource) -> None:
+async def test_failed_pull_compares_histories_with_its_remote(source: Scenario) -> None:
     row = with_remotes(source, hospital("equal", 0, 0), backup())
     failed = source.job(JobState.failed, "visits", error=Failure("the histories went apart", exit_code=4))
-    source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
+    source.changed(failed, Pull(dataset=row.id, url=HOSPITAL))
     result = {Compare: compared("diverged", ours=2, theirs=5)}
     shown = decide("leave", "visits and hospital/visits", "4 more remote")
     fakes = await settle_divergence(source, shown, results=result, job=failed)
     assert fakes.jobs.requests == [Compare(dataset=row.id, urls=[HOSPITAL])]
     # The dataset of the job was deleted.
-    fakes = await settle_divergence(source, job=replace(failed, dataset="did:odf:gone", target="gone"))
+    fakes = await settle_divergence(source, job=replace(failed, dataset=did("gone"), target="gone"))
     assert fakes.host.last_notice == "gone is not in this workspace"
     # Jobs of other kinds have no remote: the selected dataset is meant.
-    source.rows_[0] = replace(row, remotes=())
+    with_remotes(source)
     fakes = await settle_divergence(source, job=replace(failed, kind="verify"))
     assert fakes.host.last_notice == "visits has no remote"
 
 
-def test_divergence_lines_name_affected_blocks_and_datasets(source: FakeSource) -> None:
+def test_divergence_lines_name_affected_blocks_and_datasets(source: Scenario) -> None:
     row = with_remotes(source)
     remote = backup("diverged", 2, 1)
-    branches = source.branches(row.id, "", 6)
+    shared = str(source.entry(row.id).dataset.block(4).hash)
+    branches = source.branches(row.id, shared, 6)
     text = spans_text(divergence_lines(row, remote, branches, ["visits-by-day"], writable=True))
     assert "visits-by-day may need a rebuild" in text
     assert "push ours (local): overwrites 1 remote block" in text
@@ -438,16 +456,16 @@ def test_divergence_lines_name_affected_blocks_and_datasets(source: FakeSource) 
 
 async def show_visits(drive: Driven, row: DatasetRow) -> None:
     """Replace the dataset visits, forget the jobs, and read both again."""
-    drive.source.rows_[0] = row
-    drive.source.known.clear()
+    drive.source.rows_ = [row, *drive.source.rows_[1:]]
+    drive.source.forget_jobs()
     drive.source.link.submitted.clear()
     await drive.press("r")
 
 
 @pytest.mark.app
-async def test_workstation_shows_remotes_and_resolves_divergence(source: FakeSource) -> None:
+async def test_workstation_shows_remotes_and_resolves_divergence(source: Scenario) -> None:
     """Golden texts: the histories dialog over the panes, and badges in the graph and in the list."""
-    row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
+    row = with_remotes(source, hospital("diverged", 2, 3))
     async with driven(source, (80, 24)) as drive:
         drive.bench.navigator.select_dataset(row.id)
         await drive.settle()
@@ -516,8 +534,7 @@ async def test_workstation_shows_remotes_and_resolves_divergence(source: FakeSou
         await show_visits(drive, replace(row, remotes=(hospital("equal", 0, 0),)))
         error = Failure("the histories went apart", exit_code=4, hint="…")
         failed = source.job(JobState.failed, "visits", error=error)
-        source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
-        source.link.tell(source.changed(failed))
+        source.link.tell(source.changed(failed, Pull(dataset=row.id, url=HOSPITAL)))
         await drive.until(lambda: "press V to compare histories" in drive.hint())
         await drive.until(lambda: "V compares histories, . retries" in drive.text())
         await drive.press("4", "V")

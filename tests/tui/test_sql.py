@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from textual.containers import Vertical
@@ -29,7 +30,7 @@ from odf_tui.panes.data.view import DataPane
 from odf_tui.text.sql_completion import aliases, complete
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_drive import MountedHost, WidgetDrive, driven_widget
 from tests.waiting import wait_until_async
 
@@ -37,10 +38,16 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 def ended(
-    job: Job, table: pa.Table, source: FakeSource, *, truncated: bool = False, pins: int = 0, output: str = ""
+    job: Job,
+    table: pa.Table,
+    source: Scenario,
+    *,
+    truncated: bool = False,
+    pins: int = 0,
+    output: str = "",
 ) -> Job:
     """Return the job with a result."""
-    source.kept[f"r{job.id}"] = table
+    pq.write_table(table, source.folder / f"r{job.id}")
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     blocks = [
         {"name": f"harbour.tides-{at}", "block": f"f1620{at:08x}", "head": not at} for at in range(pins)
@@ -168,7 +175,7 @@ FAILURE = Failure(
 
 
 @pytest.mark.app
-async def test_query_is_completed_run_and_shown_with_its_result(source: FakeSource) -> None:
+async def test_query_is_completed_run_and_shown_with_its_result(source: Scenario) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("s")
         assert panel(drive).editor.text == "SELECT *\nFROM port-haven.air-readings\nLIMIT 100"
@@ -186,17 +193,17 @@ async def test_query_is_completed_run_and_shown_with_its_result(source: FakeSour
         await resize(drive, (160, 50))
         await drive.press("tab")
         compare(drive, "words")
-        await drive.press("down", "down", "enter")
+        await drive.press("down", "enter")
         assert panel(drive).editor.text.endswith(", port-haven.clinic-visits")
-        await type_text(drive, "\nWHERE v.wi")
+        await type_text(drive, "\nWHERE v.se")
         await drive.press("tab")  # columns are read first
-        assert panel(drive).editor.text.endswith("WHERE v.`wind speed`")
+        assert panel(drive).editor.text.endswith("WHERE v.sensor")
         await drive.press("escape")
         assert drive.sql_panel is None
         assert not drive.bench.has_class("-asking")
         await resize(drive, (80, 24))
         await drive.press("s")
-        assert panel(drive).editor.text.endswith("`wind speed`")  # the text is restored
+        assert panel(drive).editor.text.endswith("v.sensor")  # the text is restored
         assert drive.bench.has_class("-asking")
 
         job = await run_query(drive, "SELECT station,\n  pm52\nFROM port-haven.air-readings")
@@ -247,7 +254,7 @@ class Sql:
 
     drive: WidgetDrive
 
-    def __init__(self, source: FakeSource, selected: str = "port-haven.air-readings") -> None:
+    def __init__(self, source: Scenario, selected: str = "port-haven.air-readings") -> None:
         self.source, self.fakes = source, Fakes(source, selected)
         self.host = self.fakes.host = MountedHost()
         self.controller = SqlController(self.fakes.context)
@@ -298,7 +305,7 @@ class Sql:
 
 
 @asynccontextmanager
-async def sql(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Sql]:
+async def sql(source: Scenario, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Sql]:
     """Show the data pane with the SQL editor open."""
     made = Sql(source)
     async with driven_widget(DataPane("data"), source, size) as drive:
@@ -308,7 +315,7 @@ async def sql(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIte
         yield made
 
 
-async def test_escape_closes_the_completion_list_before_the_editor(source: FakeSource) -> None:
+async def test_escape_closes_the_completion_list_before_the_editor(source: Scenario) -> None:
     async with sql(source) as shown:
         shown.panel.set_text("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
         shown.panel.editor.move_cursor((0, 19))
@@ -324,7 +331,7 @@ async def test_escape_closes_the_completion_list_before_the_editor(source: FakeS
         assert shown.controller.sql_panel is None
 
 
-async def test_running_query_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
+async def test_running_query_shows_progress_and_can_be_cancelled(source: Scenario) -> None:
     source.sql_engine = "datafusion"
     async with sql(source) as shown:
         job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
@@ -348,7 +355,7 @@ async def test_running_query_shows_progress_and_can_be_cancelled(source: FakeSou
         assert shown.line == "no query is running; esc closes the editor"
 
 
-async def test_keys_browse_the_query_history(source: FakeSource) -> None:
+async def test_keys_browse_the_query_history(source: Scenario) -> None:
     for sql_text in ("SELECT 1", "SELECT 2"):
         source.add_to_query_history(sql_text)
     async with sql(source) as shown:
@@ -365,14 +372,13 @@ async def test_keys_browse_the_query_history(source: FakeSource) -> None:
         assert shown.panel.editor.text == "SELECT 2"
 
 
-async def test_query_job_reopens_the_query_with_its_result(source: FakeSource) -> None:
+async def test_query_job_reopens_the_query_with_its_result(source: Scenario) -> None:
     """The workstation was closed since."""
     job = source.job(JobState.done, "SELECT …", "sql", dataset="")
-    source.changed(ended(job, stations(), source, truncated=True))
+    source.changed(ended(job, stations(), source, truncated=True), Query(sql="SELECT station\nFROM x"))
     gone = source.job(JobState.done, "SELECT gone", "sql", dataset="")
-    source.changed(ended(gone, stations(), source))
-    source.questions = {job.id: "SELECT station\nFROM x", gone.id: "SELECT 1"}
-    del source.kept[f"r{gone.id}"]
+    source.changed(ended(gone, stations(), source), Query(sql="SELECT 1"))
+    (source.folder / f"r{gone.id}").unlink()
     async with sql(source, (160, 50)) as shown:
         await shown.press("escape")
         for each, text in ((job, "SELECT station\nFROM x"), (gone, "SELECT 1")):
@@ -386,7 +392,7 @@ async def test_query_job_reopens_the_query_with_its_result(source: FakeSource) -
 
 
 @pytest.mark.complete
-async def test_result_names_the_blocks_it_was_read_from(source: FakeSource) -> None:
+async def test_result_names_the_blocks_it_was_read_from(source: Scenario) -> None:
     async with sql(source, (80, 24)) as shown:
         await shown.change(ended(await shown.run("SELECT 1"), stations(), source, pins=2))
         text = shown.drive.text()
@@ -397,7 +403,7 @@ async def test_result_names_the_blocks_it_was_read_from(source: FakeSource) -> N
         assert shown.host.last_notice == "rows are in /tmp/x.csv"
 
 
-async def test_refused_query_is_a_notice(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_query_is_a_notice(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> str:
         raise OdfError("the worker is stopping", hint="try again")
 
@@ -408,14 +414,14 @@ async def test_refused_query_is_a_notice(source: FakeSource, monkeypatch: pytest
         assert shown.line == ""
 
 
-async def test_an_empty_query_is_not_run(source: FakeSource) -> None:
+async def test_an_empty_query_is_not_run(source: Scenario) -> None:
     async with sql(source) as shown:
         await shown.press("ctrl+l", "ctrl+r")
         assert shown.line == "the query is empty"
         assert shown.fakes.jobs.submitted == []
 
 
-async def test_the_editor_is_left_and_focused_again(source: FakeSource) -> None:
+async def test_the_editor_is_left_and_focused_again(source: Scenario) -> None:
     async with sql(source) as shown:
         assert shown.fakes.state.pane == "data" and "-asking" in shown.host.classes
         shown.fakes.state.focus_pane("jobs")
@@ -441,7 +447,7 @@ class _SlowRemoval(Widget):
 
 @pytest.mark.parametrize("kind", [SqlEditor, Input])
 async def test_a_removed_editor_can_be_painted_until_its_panel_is_gone(
-    source: FakeSource, kind: type[Widget]
+    source: Scenario, kind: type[Widget]
 ) -> None:
     sibling = _SlowRemoval()
     async with driven_widget(panel := Vertical(sibling), source) as drive:
@@ -458,7 +464,7 @@ async def test_a_removed_editor_can_be_painted_until_its_panel_is_gone(
         await removal
 
 
-def test_the_first_query_is_over_the_selected_dataset(source: FakeSource) -> None:
+def test_the_first_query_is_over_the_selected_dataset(source: Scenario) -> None:
     assert Sql(source, "harbour.tides").controller._first_query() == "SELECT *\nFROM harbour.tides\nLIMIT 100"
     source.rows_ = []
     assert Sql(source, "").controller._first_query() == "SELECT 1 + 1 AS two"

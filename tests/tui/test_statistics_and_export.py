@@ -9,16 +9,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from odf_engine.api.readers.row_reader import TableDescription
+from odf_engine.api.readers.row_window import RowWindow
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
-from odf_engine.rows.statistics import ColumnStatistics, FrequentValue
-from odf_engine.worker.protocol import Failure, Job, JobState, Progress
+from odf_engine.rows.scan import Scan
+from odf_engine.rows.statistics import ColumnStatistics, FrequentValue, Statistics, compute_statistics
+from odf_engine.worker.protocol import Failure, Job, JobState, Progress, Request
 from odf_tui.features.export import ExportController, ExportDialog, ExportOptions
 from odf_tui.features.statistics import (
     StatisticsController,
@@ -34,12 +39,56 @@ from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.model import Health
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.data_screen import AIR, rows_shown
-from tests.tui.fake import FakeSource
+from tests.tui.data_screen import rows_shown, set_primary_key, write_rows
+from tests.tui.haven import AIR
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SIZES = [(80, 24), (160, 50)]
+HOURS = [3, 12, 41, 80, 96, 70, 55, 40, 31, 22, 14, 9, 8, 6, 4, 2, 1, 1, 0, 1]
+_PLACES = (
+    "Quay",
+    "Old Town",
+    "Lighthouse Hill",
+    "Fish Market",
+    "",
+    "St. Brendan's Ferry Landing, north side",
+)
+TYPES = {
+    "offset": "uint64", "event_time": "timestamp", "station": "string", "pm25": "double",
+    "remark": "string", "money": "decimal128(12, 2)", "sensor": "string", "tags": "list<string>",
+}  # fmt: skip
+COMMENTS = {"pm25": "micrograms of fine dust in a cubic metre of air"}
+
+
+def _told(name: str, **known: object) -> ColumnStatistics:
+    return ColumnStatistics(name=name, type=TYPES[name], **known)  # type: ignore[arg-type]
+
+
+COUNTED = [
+    _told("offset", nulls=0, distinct=7200, least="0", greatest="7199", mean=3599.5, bins=[512] * 14 + [32]),
+    _told(
+        "event_time", nulls=0, distinct=7200, least="2024-03-01T00:00:00Z", greatest="2024-12-25T23:00:00Z",
+        bins=[12, 300, 480, 480, 480, 470, 480, 480, 480, 480, 480, 480, 480, 480, 480, 480, 98],
+    ),
+    _told(
+        "station", nulls=0, distinct=31, least="", greatest="West \x1b[31mQuay", shortest=0, longest=39,
+        frequent=[FrequentValue(place, 1800 - 290 * at) for at, place in enumerate(_PLACES)],
+    ),
+    _told(
+        "pm25", nulls=1029, not_numbers=4, distinct=612, least="3.25", greatest="181.5", mean=22.7512345,
+        bins=HOURS,
+        frequent=[FrequentValue("3.25", 211), FrequentValue("12.5", 198), FrequentValue("19.0", 7)],
+    ),
+    _told("remark", nulls=1800, distinct=3, shortest=4, longest=56, frequent=[FrequentValue("fine", 1800)]),
+    _told(
+        "money", nulls=7, distinct=480_213, exact=False, lost=12, least="-12.00", greatest="99999.99",
+        mean=-1234567.125, bins=[0, 1, 7000, 3, 0, 0, 188], frequent=[FrequentValue("0.00", 5100)],
+    ),
+    _told("sensor", nulls=0, distinct=7200, shortest=4, longest=4, frequent=[FrequentValue("s-01", 1)]),
+    _told("tags", nulls=0, shortest=0, longest=1),
+]  # fmt: skip
 
 
 def compare(drive: Driven, name: str, part: str = ".dialog") -> None:
@@ -105,9 +154,9 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
     await drive.until(lambda: drive.book.jobs[job.id].state.final)
 
 
-def state_of(rows: int, *key: str) -> dict[str, object]:
-    """Return the result of a job that writes a state."""
-    return {"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/s.parquet"}
+def state_of(source: Scenario, rows: int, *key: str) -> dict[str, object]:
+    """Return the result of a job that wrote a state."""
+    return {"name": "x", "key": key, "rows": rows, "of": 7200, "file": write_rows(source, rows)}
 
 
 def fake_pane(
@@ -135,9 +184,9 @@ def words(dialog: Any) -> list[str]:
 
 
 @pytest.mark.complete
-async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: FakeSource) -> None:
+async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: Scenario) -> None:
     async with rows_shown(source) as drive:
-        await drive.press("i", "j")
+        await drive.press("i", "j", "j", "j")
         job = await job_of(drive)
         assert drive.source.link.submitted == [ComputeStatistics(AIR)]
         assert "2024-12-25 23:00:00" in drive.text()
@@ -147,7 +196,8 @@ async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: 
         drive.source.link.tell(drive.source.changed(replace(running, progress=amounts)))
         await drive.until(lambda: "1 200 of 7 200 rows" in drive.text())
         assert drive.healths[AIR] is Health.current  # a count does not change the dataset
-        source.counted.add(AIR)
+        scan = Scan.of_dataset(source.entry(AIR).dataset)
+        compute_statistics(source.odf, scan, Reporter(), AIR)
         await ends(drive, running, result={"name": "x", "rows": 7200})
         await drive.until(lambda: "entire changelog" in drive.text())
         assert "7 200" in drive.text()
@@ -156,7 +206,7 @@ async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: 
         assert drive.screen.copied[0][1].startswith(" pm25  double")
 
 
-async def test_stopped_or_failed_count_is_reported(source: FakeSource) -> None:
+async def test_stopped_or_failed_count_is_reported(source: Scenario) -> None:
     async with rows_shown(source) as drive:
         await drive.press("i")
         job = await job_of(drive)
@@ -172,17 +222,21 @@ async def test_stopped_or_failed_count_is_reported(source: FakeSource) -> None:
         assert drive.healths[AIR] is Health.current
 
 
-def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
+async def test_statistics_are_those_of_the_front_view(source: Scenario) -> None:
     opened: list[Any] = []
+    requests: list[Request] = []
+    file = write_rows(source, 31)
     for kind in (STATE, QUERY, "sorted"):
         fakes = Fakes(source, "port-haven.air-readings", answers=[opened.append])
-        rows = source.file_rows(AIR, "/s.parquet") if kind != "sorted" else source.rows(AIR)
+        rows = source.file_rows(AIR, file) if kind != "sorted" else source.rows(AIR)
         view = TableView(None, "latest state by station", "", kind, (0, 0))  # type: ignore[arg-type]
         fakes.host.widgets[DataPane] = fake_pane(rows, view)
         StatisticsController(fakes.context).show_statistics()
-    assert [each._request for each in opened] == [
-        ComputeStatistics(AIR, file="/s.parquet"),
-        ComputeStatistics("", file="/s.parquet"),
+        await opened[-1]._submit()
+        requests += fakes.jobs.requests
+    assert requests == [
+        ComputeStatistics(AIR, file=file),
+        ComputeStatistics("", file=file),
         ComputeStatistics(AIR),
     ]
     assert "latest state by station" in opened[0]._title and opened[1]._title.startswith(
@@ -190,13 +244,13 @@ def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
     )
 
 
-async def test_key_toggles_latest_state_and_all_rows(source: FakeSource) -> None:
-    source.keys[AIR] = ["station"]
+async def test_key_toggles_latest_state_and_all_rows(source: Scenario) -> None:
+    set_primary_key(source, "station")
     async with rows_shown(source) as drive:
         pane = drive.data_pane
         await drive.press("j", "j")
         await drive.pilot.press("K")
-        await ends(drive, await job_of(drive), result=state_of(31, "station"))
+        await ends(drive, await job_of(drive), result=state_of(source, 31, "station"))
         await drive.until(lambda: pane.front_view is not None)
         await drive.settle()
         await drive.press("K")
@@ -205,8 +259,7 @@ async def test_key_toggles_latest_state_and_all_rows(source: FakeSource) -> None
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
 
 
-async def test_latest_state_can_use_another_key(source: FakeSource) -> None:
-    source.keys[AIR] = ["station", "event_time"]
+async def test_latest_state_can_use_another_key(source: Scenario) -> None:
     async with rows_shown(source) as drive:
         await drive.pilot.press("B")
         await drive.until(lambda: "✓ station" in drive.text())
@@ -215,7 +268,8 @@ async def test_latest_state_can_use_another_key(source: FakeSource) -> None:
         assert drive.source.link.submitted == [BuildProjection(AIR, ["station"])]
 
 
-async def test_missing_key_is_chosen_and_remembered(source: FakeSource) -> None:
+async def test_missing_key_is_chosen_and_remembered(source: Scenario) -> None:
+    set_primary_key(source)
     dialogs: list[Any] = []
 
     def answer(dialog: Any) -> list[str] | None:
@@ -240,7 +294,7 @@ async def test_missing_key_is_chosen_and_remembered(source: FakeSource) -> None:
     assert (first._lines.key, second._lines.key) == ([], ["station"])
 
 
-async def test_marked_rows_are_exported(source: FakeSource) -> None:
+async def test_marked_rows_are_exported(source: Scenario) -> None:
     path = "/srv/haven/ada/air-readings.ndjson"
     result = ExportResult("x", 3, 412_000, path)
     fakes = Fakes(
@@ -279,26 +333,33 @@ async def test_export_dialog_confirms_overwriting_a_file(tmp_path: Path) -> None
         )
 
 
-async def test_rows_without_a_file_are_written_for_the_worker(source: FakeSource) -> None:
+async def test_rows_without_a_file_are_written_for_the_worker(source: Scenario) -> None:
     view = TableView(None, "", "", "sorted", (0, 0))  # type: ignore[arg-type]
-    for failure, removed in (
-        (OdfError("folder not found"), ["spool-1"]),
-        (LeftRunning(), ["spool-1"]),
-    ):
-        source.spooled.clear()
+    write_temporary_rows = source.write_temporary_rows
+    for failure in (OdfError("folder not found"), LeftRunning()):
+        written: list[tuple[str, int]] = []
+
+        def write(window: RowWindow, written: list[tuple[str, int]] = written) -> str:
+            path = write_temporary_rows(window)
+            written.append((path, pq.read_metadata(path).num_rows))
+            return path
+
+        source.write_temporary_rows = write  # type: ignore[method-assign]
         fakes = Fakes(
             source, "port-haven.air-readings", answers=[options("/a.csv")], results={Export: failure}
         )
-        window = source.rows(AIR)
-        exporting(fakes, fake_pane(window, view)).export_rows()
+        exporting(fakes, fake_pane(source.rows(AIR), view)).export_rows()
         await fakes.host.stories()
-        assert fakes.jobs.requests == [Export(AIR, "/a.csv", file="spool-1")]
-        assert source.spooled == [window] and source.unspooled == removed
+        (request,) = fakes.jobs.requests
+        assert request == Export(AIR, "/a.csv", file=request.file)  # type: ignore[attr-defined]
+        assert written == [(request.file, 7200)]  # type: ignore[attr-defined]
+        assert Path(written[0][0]).exists() == isinstance(failure, LeftRunning)  # the job still reads it
     assert "a.csv is being written" in fakes.host.last_notice
 
 
-async def test_the_result_of_a_query_is_exported(source: FakeSource) -> None:
-    rows = source.file_rows(AIR, "/cache/result.parquet")
+async def test_the_result_of_a_query_is_exported(source: Scenario) -> None:
+    file = write_rows(source, 31)
+    rows = source.file_rows(AIR, file)
     view = TableView(None, "SQL", "", QUERY, (0, 0))  # type: ignore[arg-type]
     path = "/srv/haven/ada/result.csv"
     result = ExportResult("", 1, 9, path)
@@ -307,18 +368,20 @@ async def test_the_result_of_a_query_is_exported(source: FakeSource) -> None:
     await fakes.host.stories()
     (dialog,) = fakes.host.dialogs
     assert words(dialog) == ["query result: 31"] and dialog._name == "result"
-    assert fakes.jobs.requests == [Export("", path, file="/cache/result.parquet")]
+    assert fakes.jobs.requests == [Export("", path, file=file)]
     assert fakes.host.last_notice == "1 row in result.csv, 9 B"
 
 
 @pytest.mark.app
-async def test_keys_show_statistics_latest_state_and_export(source: FakeSource) -> None:
+async def test_keys_show_statistics_latest_state_and_export(source: Scenario) -> None:
     """Statistics, the latest state and an export, key by key.
 
     Golden pictures, of two sizes: statistics of a number and of texts; the latest state in pane 3; the
     dialog of an export; of one size: the choice of a key.
     """
-    source.counted.add(AIR)
+    description = TableDescription(Statistics(7200, COUNTED), True, TYPES, ("offset", "event_time"), COMMENTS)
+    source.column_statistics = lambda *_: description  # type: ignore[method-assign]
+    set_primary_key(source)
     async with driven(source, (80, 24)) as drive:
         await drive.press("3")
         await drive.pilot.press("K")
@@ -326,7 +389,7 @@ async def test_keys_show_statistics_latest_state_and_export(source: FakeSource) 
         await drive.press("j", "space", "j", "space", "space")
         compare(drive, "key")
         await drive.press("escape")
-        source.keys[AIR] = ["station"]
+        set_primary_key(source, "station")
         for size in SIZES:
             await drive.resize(*size)
             await drive.settle()
@@ -344,7 +407,7 @@ async def test_keys_show_statistics_latest_state_and_export(source: FakeSource) 
             await drive.pilot.press("K")
             job = await job_of(drive)
             assert drive.source.link.submitted[submitted:] == [BuildProjection(AIR, ["station"])]
-            await ends(drive, job, result=state_of(31, "station"))
+            await ends(drive, job, result=state_of(source, 31, "station"))
             await drive.until(lambda: drive.data_pane.front_view is not None)
             await drive.settle()
             assert drive.data_pane.window.row_count == 31

@@ -24,8 +24,9 @@ from odf_tui.widgets.choice_list import Choices
 from odf_tui.widgets.status_bar import KeyHints, StatusLine, format_running_jobs, format_worker
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset
-from tests.tui.fake_blocks import fake_line
+from tests.tui.haven import dataset, did
+from tests.tui.scripted_worker import Scenario
+from tests.tui.test_blocks import block_line
 from tests.tui.test_golden_screens import GOLDEN
 from tests.tui.widget_app import shown
 
@@ -63,7 +64,7 @@ async def compare_sizes(drive: Driven, name: str, *keys: str) -> None:
 @pytest.mark.app
 @pytest.mark.complete
 async def test_palette_themes_and_key_list_work_by_key_and_mouse(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pictures: the palette, the themes and the list of keys, with the status line and the hints."""
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -131,7 +132,7 @@ async def test_palette_themes_and_key_list_work_by_key_and_mouse(
         await drive.pilot.click(choices, offset=(5, at - choices.scroll_offset.y))
         await drive.until(lambda: source.link.submitted)
         assert drive.app.screen is drive.bench
-        assert [request.dataset for request in source.link.submitted] == ["did:odf:port-haven.stations"]
+        assert [request.dataset for request in source.link.submitted] == [did("port-haven.stations")]
         # The wheel scrolls a pane, and the keys stay where they are.
         await drive.press("1", "k")
         view = drive.data_pane.view
@@ -205,7 +206,7 @@ def test_status_line_names_worker_and_spark_state() -> None:
 @pytest.mark.parametrize("width", [60, 104])
 async def test_hints_are_never_cut_and_end_with_find_and_keys(width: int) -> None:
     hints = KeyHints()
-    row, line = dataset("a", records=10), fake_line(2)
+    row, line = dataset("a", records=10), block_line(2)
     async with shown(hints, (width, 24)):
         for pane in PANES:
             situation = Situation(pane, dataset=row, block=line, job=job(), has_rows=True, datasets=8)
@@ -247,7 +248,7 @@ def test_announcements_are_safe_and_fit_the_terminal(monkeypatch: pytest.MonkeyP
 class JobsFakes:
     """The controller of jobs over fakes, and what it wrote to the terminal."""
 
-    def __init__(self, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("TMUX", raising=False)
         monkeypatch.setenv("TERM", "xterm")
         pane = Mock()
@@ -261,7 +262,7 @@ class JobsFakes:
         self.fakes.state.apply_events([self.source.changed(each) for each in jobs])
 
 
-def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_jobs_that_end_are_announced(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = JobsFakes(source, monkeypatch)
     for seconds, ui, text in (
         (12, UiConfig(), "\a\x1b]9;odf: pull harbour.tides: failed, after 12 s\a"),
@@ -280,7 +281,7 @@ def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch: pytes
         assert jobs.written == ([text] if text else [])
 
 
-def test_quiet_jobs_are_not_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_jobs_are_not_announced(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = JobsFakes(source, monkeypatch)
     running = source.job(JobState.running, "harbour.tides", ended=None)
     jobs.fakes.jobs.quiet.add(running.id)
@@ -289,7 +290,7 @@ def test_quiet_jobs_are_not_announced(source: FakeSource, monkeypatch: pytest.Mo
     assert (jobs.written, jobs.fakes.host.notices) == ([], [])
 
 
-def test_jobs_of_a_dead_worker_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_a_dead_worker_are_announced(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = JobsFakes(source, monkeypatch)
     running = source.job(JobState.running, "harbour.tides", ended=None)
     jobs.change(running)

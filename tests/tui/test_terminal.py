@@ -21,7 +21,7 @@ from odf_engine.errors import UsageError
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.theming import terminal, themes
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 
 
 def test_dumb_terminals_are_refused_with_a_hint() -> None:
@@ -176,7 +176,7 @@ def test_the_text_is_not_lost_if_tmux_fails(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "clipboard.txt").read_text() == "hash"
 
 
-def test_no_color_removes_all_colours(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_removes_all_colours(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     source.ui = replace(source.ui, theme="tide")
     app = Workstation(source)
@@ -204,7 +204,7 @@ def test_no_color_removes_all_colours(source: FakeSource, monkeypatch: pytest.Mo
     ],
 )
 def test_the_theme_suits_the_terminal(
-    environment: dict[str, str], theme: str, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], theme: str, source: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("COLORTERM", "NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)

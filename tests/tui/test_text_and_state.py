@@ -27,7 +27,8 @@ from odf_tui.text import format
 from odf_tui.text.format import wrapped
 from odf_tui.text.job_text import job_outcome, verification_spans
 from odf_tui.widgets.status_bar import format_worker
-from tests.tui.fake import HAVEN, FakeSource, dataset, progress
+from tests.tui.haven import HAVEN, dataset, did
+from tests.tui.scripted_worker import Scenario, open_haven, progress
 from tests.waiting import wait_until_async
 
 
@@ -119,7 +120,7 @@ def test_lines_are_wrapped_between_words() -> None:
 
 
 def test_dataset_health_follows_jobs_and_verifications(tmp_path: Path) -> None:
-    source = FakeSource(tmp_path)
+    source = open_haven(tmp_path)
     source.story()
     book = JobBook()
     book.load(*source.jobs())
@@ -135,7 +136,7 @@ def test_dataset_health_follows_jobs_and_verifications(tmp_path: Path) -> None:
         "harbour.tides": Health.current,
     }
     stale = [replace(row, behind=row.derivative) for row in source.rows_]
-    assert dataset_healths(stale, book)["did:odf:air-by-day"] is Health.stale
+    assert dataset_healths(stale, book)[did("air-by-day")] is Health.stale
     finding = {"kind": "slice-size", "block": "f1620", "message": "too short"}
     result = json.dumps({"valid": False, "findings": [finding, finding]})
     wrong = source.job(JobState.done, "harbour.tides", "verify", result=result)
@@ -146,14 +147,15 @@ def test_dataset_health_follows_jobs_and_verifications(tmp_path: Path) -> None:
     assert job_outcome(wrong) == ("2 findings", "bad")
 
 
-def test_every_health_and_state_has_its_own_glyph() -> None:
+def test_every_health_and_state_has_its_own_glyph(tmp_path: Path) -> None:
     assert len({health.glyph for health in Health}) == len(Health)
-    states = [job_glyph(FakeSource(Path()).job(state, "a"))[0] for state in JobState]
+    source = open_haven(tmp_path)
+    states = [job_glyph(source.job(state, "a"))[0] for state in JobState]
     assert len(set(states)) == len(JobState)
 
 
 def test_events_delivered_twice_are_applied_once(tmp_path: Path) -> None:
-    source = FakeSource(tmp_path)
+    source = open_haven(tmp_path)
     job = source.job(JobState.running, "harbour.tides")
     events: list[Event] = [
         source.changed(job),
@@ -199,12 +201,12 @@ def test_a_filtered_graph_bridges_hidden_datasets() -> None:
     rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
     shown, edges = filter_graph(rows, "A")
     assert [row.name for row in shown] == ["a1", "a2"]
-    assert edges == [("did:odf:a1", "did:odf:a2")]
+    assert edges == [(did("a1"), did("a2"))]
     assert len(filter_graph(HAVEN, "")[1]) == 5
 
 
 def test_worker_state_is_described_as_text(tmp_path: Path) -> None:
-    status = FakeSource(tmp_path).status
+    status = open_haven(tmp_path).status
     assert format_worker("starting", None)[0] == "◦ starting the worker…"
     assert format_worker("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
     assert format_worker("connected", status)[0] == "● ready"
@@ -215,7 +217,7 @@ def test_worker_state_is_described_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"rows": "many"}', '{"valid": "yes", "status": []}'])
 @pytest.mark.parametrize("request_kind", get_args(Request), ids=lambda kind: kind.__name__)
 def test_a_result_of_another_version_does_not_break_the_screen(
-    source: FakeSource, request_kind: type[JobRequest[object]], text: str
+    source: Scenario, request_kind: type[JobRequest[object]], text: str
 ) -> None:
     kind = str(request_kind.__struct_config__.tag)
     job = source.job(JobState.done, "harbour.tides", kind, result=text)

@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.api.readers.row_window import RowPrefix
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
 from odf_engine.jobs.export import Export
@@ -18,22 +18,22 @@ from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.controller import TimeTravelController
 from tests.tui.conftest import Driven, driven
-from tests.tui.data_screen import AIR, rows_shown
-from tests.tui.fake import FakeSource, Rows
-from tests.tui.fake_blocks import hash_of
-from tests.tui.fake_statistics import FakeTimeline
+from tests.tui.data_screen import GeneratedTimeline, rows_shown, set_primary_key, show_window, write_rows
+from tests.tui.haven import AIR, append, did, mask_hashes
+from tests.tui.scripted_worker import Scenario
+from tests.tui.test_blocks import hashes
 from tests.tui.test_data import dataset, harbour, stored
 
 __all__ = ["dataset", "harbour"]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-STATIONS = "did:odf:port-haven.stations"
+STATIONS = did("port-haven.stations")
 
 
 def compare(drive: Driven, name: str) -> None:
     """Compare the screen with a golden picture."""
     width, height = drive.app.size
-    path, text = GOLDEN / f"time-{width}x{height}-{name}.txt", drive.text()
+    path, text = GOLDEN / f"time-{width}x{height}-{name}.txt", mask_hashes(drive.text())
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -71,15 +71,17 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
     await drive.until(lambda: drive.book.jobs[job.id].state.final)
 
 
-def state_of(rows: int, *key: str) -> str:
-    """Return the result of a job that writes rows to a file."""
-    return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/cache/state.parquet"})
+def state_of(drive: Driven, rows: int, *key: str) -> str:
+    """Return the result of a job that wrote rows to a file."""
+    file = write_rows(drive.source, rows)
+    return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": file})
 
 
-async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, dataset: Dataset) -> None:
-    source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
+async def test_the_rows_follow_the_slider_along_the_blocks(source: Scenario, dataset: Dataset) -> None:
+    window = stored(dataset)
+    show_window(source, window)
     real = OpenWorkspace(Workspace(dataset.folder.parents[2]))
-    source.timelines[AIR] = real.timeline(str(real._workspace.resolve("rows").id))  # type: ignore[assignment]
+    source.timeline = lambda _: real.timeline(str(real._workspace.resolve("rows").id))  # type: ignore[method-assign]
     async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
         await drive.press("at")
@@ -96,14 +98,14 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         assert "block 5 of 13 · 100 rows" in title(drive) and pane.view.cursor == 77
         await drive.press("pagedown", "h", "pageup", "[", "end")
         assert "block 13 of 13 · 300 rows" in title(drive)
-        await drive.press("t", "=block", "enter")
-        assert "'block' is no number, hash, date or offset" in drive.hint()
+        await drive.press("t", "=half past nine", "enter")
+        assert "'half past nine' is not a number, hash, date or offset" in drive.hint()
         await drive.press("escape")
         assert (title(drive), drive.time_panel) == ("3 Data · 300 rows", None)
         assert pane.view.cursor == 0
 
 
-async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: FakeSource) -> None:
+async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: Scenario) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("at")
@@ -119,7 +121,7 @@ async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(sour
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
         await drive.pilot.press("enter")
         second = await job_of(drive, 2)
-        await ends(drive, second, result=state_of(31))
+        await ends(drive, second, result=state_of(drive, 31))
         await drive.until(lambda: title(drive).startswith("3 Data · as of 2024-12-"))
         assert title(drive).endswith(" · 31 rows") and "handed" not in drive.hint()
         await drive.pilot.press("left", "enter")
@@ -137,29 +139,29 @@ async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(sour
         assert title(drive) == "3 Data · 7 200 rows"
 
 
-async def test_latest_state_is_computed_at_the_chosen_time(source: FakeSource) -> None:
-    source.keys[AIR] = ["station"]
+async def test_latest_state_is_computed_at_the_chosen_time(source: Scenario) -> None:
+    set_primary_key(source, "station")
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("left")
         await drive.pilot.press("K")
         job = await job_of(drive)
-        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"], as_at=hash_of(9))]
-        await ends(drive, job, result=state_of(31, "station"))
-        await drive.until(lambda: title(drive).endswith("block 9 of 10 · by station · 31 rows"))
+        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"], as_at=hashes(source)[10])]
+        await ends(drive, job, result=state_of(drive, 31, "station"))
+        await drive.until(lambda: title(drive).endswith("block 10 of 12 · by station · 31 rows"))
         await drive.pilot.press("left", "enter")
         job = await job_of(drive, 2)
-        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(8))
-        await ends(drive, job, result=state_of(30, "station"))
-        await drive.until(lambda: "block 8 of 10 · by station" in title(drive))
+        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hashes(source)[9])
+        await ends(drive, job, result=state_of(drive, 30, "station"))
+        await drive.until(lambda: "block 9 of 12 · by station" in title(drive))
         await drive.press("K")
-        await drive.until(lambda: title(drive).endswith("block 8 of 10 · 6 000 rows"))
+        await drive.until(lambda: title(drive).endswith("block 9 of 12 · 6 000 rows"))
         await drive.press("at")
         await drive.press("left")
         await drive.pilot.press("enter")
         job = await job_of(drive, 3)
         assert drive.source.link.submitted[2].key == []  # type: ignore[attr-defined]
-        await ends(drive, job, result=state_of(4, "station"))
+        await ends(drive, job, result=state_of(drive, 4, "station"))
         await drive.until(lambda: "as of" in title(drive))
         await drive.press("K")
         await drive.until(lambda: "this is the state by station already" in drive.hint())
@@ -173,53 +175,54 @@ async def test_latest_state_is_computed_at_the_chosen_time(source: FakeSource) -
         )
 
 
-async def test_latest_state_stays_keyed_when_the_slider_moves(source: FakeSource) -> None:
-    source.keys[AIR] = ["station"]
+async def test_latest_state_stays_keyed_when_the_slider_moves(source: Scenario) -> None:
+    set_primary_key(source, "station")
     async with rows_shown(source) as drive:
         await drive.pilot.press("K")
-        await ends(drive, await job_of(drive), result=state_of(31, "station"))
+        await ends(drive, await job_of(drive), result=state_of(drive, 31, "station"))
         await drive.until(lambda: "latest state by station" in title(drive))
         await drive.press("at")
         await drive.pilot.press("left", "enter")
         await job_of(drive, 2)
-        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(9))
+        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hashes(source)[10])
 
 
 @pytest.mark.complete
-async def test_typed_time_or_block_moves_the_slider(source: FakeSource) -> None:
-    source.keys[AIR] = ["station"]
+async def test_typed_time_or_block_moves_the_slider(source: Scenario) -> None:
+    set_primary_key(source, "station")
     async with rows_shown(source) as drive:
         await drive.press("at")
         for text, found in (
-            ("2024-03-01 10:43", "block 5 of 10 · 3 000 rows"),
-            ("7", "block 7 of 10 · 5 000 rows"),
-            ("2099-01", "block 10 of 10 · 7 200 rows"),
-            ("2024-03-01T10:22:00Z", "block 3 of 10 · 1 000 rows"),
+            ("2024-03-07 12:00", "block 6 of 12 · 3 000 rows"),
+            ("8", "block 8 of 12 · 5 000 rows"),
+            ("2099-01", "block 11 of 12 · 7 200 rows"),
+            ("2024-03-05T08:04:00Z", "block 4 of 12 · 1 000 rows"),
         ):
             await drive.press("t", f"={text}", "enter")
-            assert title(drive).endswith(found)
+            assert title(drive).endswith(found), (title(drive), drive.hint())
         for text, wrong in (
             (
                 "2024-03-01 10:00",
-                "no rows at that time: the first rows are in block 3, 2024-03-01 10:22",
+                "no rows at that time: the first rows are in block 4, 2024-03-05 08:04",
             ),
-            ("2", "no rows at that time: the first rows are in block 3"),
+            ("2", "no rows at that time: the first rows are in block 4"),
             ("2024-13-45", "'2024-13-45' is not a time"),
-            ("99", "there is no block 99"),
+            ("99", "sequence numbers are 0 to 12"),
         ):
             await drive.press("t", f"={text}", "enter")
             assert wrong in drive.hint()
-            assert title(drive).endswith("block 3 of 10 · 1 000 rows")
+            assert title(drive).endswith("block 4 of 12 · 1 000 rows")
         await drive.press("t")
         hints = drive.bench.controller(TimeTravelController).hints()
         assert hints is not None and hints[0].word == "go there"
         await drive.press("escape", "right")
-        assert "block 4 of 10" in title(drive)
+        assert "block 5 of 12" in title(drive)
 
 
-async def test_missing_event_times_or_rows_are_explained(source: FakeSource) -> None:
-    source.timelines[AIR] = line = FakeTimeline(7200, 7200)
+async def test_missing_event_times_or_rows_are_explained(source: Scenario) -> None:
+    line = GeneratedTimeline(7200, 7200)
     line.timed = False
+    source.timeline = lambda _: line  # type: ignore[assignment, method-assign]
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("left")
@@ -237,7 +240,7 @@ async def test_missing_event_times_or_rows_are_explained(source: FakeSource) -> 
         assert "has no rows yet" in drive.hint()
 
 
-async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
+async def test_the_chosen_time_is_stored_by_dataset(source: Scenario) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("left", "left", "enter")
@@ -249,19 +252,19 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         assert title(drive) == "3 Data · 31 rows" and drive.time_panel is None
         drive.bench.navigator.select_dataset(AIR)
         await drive.settle()
-        assert title(drive).endswith("block 8 of 10 · 6 000 rows")
-        source.windows[AIR] = Rows(9000)  # new blocks came
+        assert title(drive).endswith("block 9 of 11 · 6 000 rows")
+        append(source.entry(AIR).dataset, 1800)  # new blocks came
         drive.bench.state.show(drive.bench.state.row_of(AIR))
         await drive.settle()
-        assert title(drive).endswith("block 8 of 10 · 6 000 rows")
+        assert title(drive).endswith("block 9 of 11 · 6 000 rows")
         await drive.press("at")
         await drive.press("right")
-        assert title(drive).endswith("block 9 of 10 · 7 000 rows")
+        assert title(drive).endswith("block 10 of 11 · 7 000 rows")
         await drive.press("enter", "escape")
         assert title(drive) == "3 Data · 9 000 rows" and drive.time_panel is None
         await drive.press("at")
         await drive.press("left", "enter")
-        source.timelines[AIR] = FakeTimeline(9000, 900)
+        source.timeline = lambda _: GeneratedTimeline(9000, 900)  # type: ignore[assignment, method-assign]
         drive.bench.navigator.select_dataset(STATIONS)
         await drive.settle()
         drive.bench.navigator.select_dataset(AIR)
@@ -272,11 +275,11 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
 
 @pytest.mark.complete
 async def test_all_actions_apply_to_the_rows_of_another_time(
-    source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    source: Scenario, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/srv/haven/ada")))
-    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    source.timelines[AIR] = FakeTimeline(300, 25)
+    show_window(source, stored(dataset))
+    source.timeline = lambda _: GeneratedTimeline(300, 25)  # type: ignore[assignment, method-assign]
     async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
         await drive.press("at")
@@ -307,21 +310,22 @@ async def test_all_actions_apply_to_the_rows_of_another_time(
         await drive.until(lambda: drive.app.screen is drive.bench)
         await drive.pilot.press("i")
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
-        assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="spool-1")
-        assert isinstance(source.spooled[0], RowPrefix) and source.spooled[0].row_count == 50
+        counted = drive.source.link.submitted[1]
+        assert isinstance(counted, ComputeStatistics) and counted.file is not None
+        assert pq.read_metadata(counted.file).num_rows == 50
         assert "block 4 of 14" in drive.text()
 
 
 @pytest.mark.app
-async def test_keys_move_the_slider_in_the_workstation(source: FakeSource) -> None:
+async def test_keys_move_the_slider_in_the_workstation(source: Scenario) -> None:
     """Back along blocks, then as of an event time, key by key.
 
     Golden pictures, of two sizes: the slider along blocks, below the rows as at a block; the slider along
     event time, below the rows that a job wrote.
     """
-    source.keys[AIR] = ["station"]
+    set_primary_key(source, "station")
     async with driven(source, (80, 24)) as drive:
-        before = list(source.known)
+        before = len(source.known)
         await drive.press("3")
         for number, size in enumerate(((80, 24), (160, 50)), 1):
             await drive.resize(*size)
@@ -337,7 +341,7 @@ async def test_keys_move_the_slider_in_the_workstation(source: FakeSource) -> No
             running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
             drive.source.link.tell(drive.source.changed(running))
             await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))
-            await ends(drive, job, result=state_of(31, "station"))
+            await ends(drive, job, result=state_of(drive, 31, "station"))
             await drive.until(lambda: "as of" in title(drive))
             await drive.settle()
             await drive.clear_notice()
@@ -346,5 +350,5 @@ async def test_keys_move_the_slider_in_the_workstation(source: FakeSource) -> No
             assert "go there" in drive.hint()
             await drive.press("escape", "escape")
             assert (title(drive), drive.time_panel, drive.pane) == ("3 Data · 7 200 rows", None, "data")
-            source.known = list(before)  # the picture of the next size has no job of this one
+            source.forget_jobs(before)  # the picture of the next size has no job of this one
             drive.bench.state.load_jobs(*source.jobs())

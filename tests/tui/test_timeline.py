@@ -20,7 +20,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.timeline import BlockAxis, EventTimeAxis, PointInTime, probe_order
 from odf_tui.widgets.row_table import load_window
 from tests.call_count import max_calls
-from tests.tui.fake_statistics import FakeTimeline
+from tests.tui.data_screen import GeneratedTimeline
 from tests.tui.test_data import append, dataset, harbour, stored, typed
 
 __all__ = ["dataset", "harbour"]
@@ -46,7 +46,7 @@ def test_timeline_lists_blocks_rows_and_time_ranges(tmp_path: Path) -> None:
 
 
 def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
-    line = FakeTimeline(1_000_000, 10)
+    line = GeneratedTimeline(1_000_000, 10)
     with max_calls(300_000):
         axis = BlockAxis(line)
         for _ in range(20):
@@ -124,7 +124,7 @@ def test_labels_distinguish_as_at_and_as_of() -> None:
     event = PointInTime("of", 1_772_360_520_250, precision=2, key=("a",))
     assert (event.label, event.is_prefix) == ("as of 2026-03-01 10:22:00.250", False)
     assert event.as_of == "2026-03-01T10:22:00.250Z"
-    line = FakeTimeline(5000)
+    line = GeneratedTimeline(5000)
     axis = BlockAxis(line)
     assert axis.contains(axis.point_in_time(None)) and not axis.contains(point) and axis.contains(event)
     line.times = [1_772_360_520_000 + 400 * stop for stop in range(5)]  # less than a second apart

@@ -12,7 +12,7 @@ from odf_tui.actions import user_keys
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.widgets.choice_list import Choices
 from tests.tui.conftest import driven
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_key_bindings_are_saved_in_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.app
-async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
+async def test_changed_keys_work_and_are_shown(source: Scenario) -> None:
     source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
     async with driven(source) as drive:
         assert drive.hint().startswith(" unknown action 'xyzzy' (and 1 more: ?)  ")

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.errors import OdfError
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.worker.protocol import Failure, JobProgress, JobState
@@ -15,7 +16,9 @@ from odf_tui.panes.blocks.view import PAGE
 from odf_tui.state.model import Health, sort_by_dependency
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
-from tests.tui.fake import FakeSource, dataset, progress
+from tests.tui.haven import AIR, STATIONS, TIDES, append, create_root, dataset, did
+from tests.tui.scripted_worker import Scenario, progress
+from tests.tui.test_blocks import block_line, show_blocks
 
 
 async def show_datasets(drive: Driven, *rows: object) -> None:
@@ -27,7 +30,7 @@ async def show_datasets(drive: Driven, *rows: object) -> None:
 
 
 @pytest.mark.app
-async def test_panes_follow_the_keys(source: FakeSource) -> None:
+async def test_panes_follow_the_keys(source: Scenario) -> None:
     async with driven(source) as drive:
         graph, blocks, data, jobs = drive.graph, drive.blocks_pane, drive.data_pane, drive.jobs_pane
         # The selection in the graph moves the other panes.
@@ -35,7 +38,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         assert graph.row.name == "port-haven.air-readings"
         await drive.press("j")
         assert graph.row.name == "port-haven.stations"
-        assert blocks.view.dataset == "did:odf:port-haven.stations"
+        assert blocks.view.dataset == did("port-haven.stations")
         assert data.view.count() == 31
         assert "port-haven.stations" in str(blocks.border_title)
         await drive.press("l")
@@ -47,7 +50,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         await drive.press("h", "h")
         assert graph.row.name == "port-haven.clinic-visits"
         await drive.press("G")
-        assert graph.row.name == "harbour.tides"
+        assert graph.row.name == "port-haven.clinics"
         await drive.press("g")
         assert graph.row.name == "port-haven.air-readings"
         # Numbers and tab focus panes; escape goes back to the first.
@@ -88,7 +91,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         await drive.press("g", "2", "slash", "=set", "enter")
         events = [block.event for block in map(blocks.view._at, range(3)) if block is not None]
         assert events == ["SetDataSchema", "SetInfo", "SetPollingSource"]
-        assert blocks.view.count() == 3
+        assert blocks.view.count() == 4  # and "root dataset"
         await drive.press("escape", "4", "slash", "=verify", "enter")
         assert jobs.view.count() == 1
         await drive.press("escape")
@@ -124,9 +127,9 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
 
 @pytest.mark.app
 @pytest.mark.complete
-async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(source: FakeSource) -> None:
-    source.rows_, known, journal = [], source.known, source.journal
-    source.known, source.journal = [], []
+async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(source: Scenario) -> None:
+    source.rows_ = []
+    source.forget_jobs()
     source.connecting = [
         OdfError("the worker exited right after its start", hint="its log is worker.log")
     ] * 2
@@ -162,40 +165,49 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
         assert "is not in this workspace" in drive.hint()
         await drive.press("G")
         assert "the field event is missing" in drive.text()
-        assert drive.healths["did:odf:broken"] is Health.damaged
+        assert drive.healths[did("broken")] is Health.damaged
         # Blocks are read by the page as they come into view.
-        source.asked.clear()
+        limits: list[int] = []
+        lines = [block_line(number) for number in range(1004)]
+        show_blocks(source, lines, limits)
         await show_datasets(drive, dataset("big", records=1_000_000))
         view = drive.blocks_pane.view
-        assert view.count() == source.rows_[0].blocks == 1004
-        asked = len(source.asked)
+        assert view.count() == 1004
+        asked = len(limits)
         assert asked <= 2
         await drive.press("2", "G")
-        await drive.until(lambda: view.block is not None and view.block.event == "Seed")
-        assert len(source.asked) <= asked + 2
-        assert all(limit == PAGE for _, _, limit, _ in source.asked)
+        await drive.until(lambda: view.block == lines[0])
+        assert len(limits) <= asked + 2
+        assert set(limits) == {PAGE}
         await drive.press("g", "pagedown")
         await drive.until(lambda: view.block is not None)
         assert view.cursor == view.room.height - 1
         # New blocks leave the cursor on its block.
-        await show_datasets(drive, dataset("growing", records=9000))
+        del source.blocks, source.block_numbers
+        growing = create_root(source._workspace, "growing", 5000)
+        await show_datasets(drive, dataset("growing", records=5000))
         await drive.press("2", "g", "j", "j")
         assert view.block is not None
         before = view.block.sequence_number
-        await show_datasets(drive, dataset("growing", records=11000))
-        assert view.total == source.rows_[0].blocks
+        append(growing.dataset, 2000)
+        await show_datasets(drive, dataset("growing", records=7000))
+        await drive.until(lambda: view.total == growing.dataset.state().blocks)
         assert view.block.sequence_number == before
         # A submission connects to the worker again: it fails, then it succeeds.
-        source.known, source.journal = known, journal
-        await show_datasets(drive, *FakeSource(source.folder).rows_)
+        source._workspace.delete(growing)
+        source.story()
+        source.rows_ = None
+        await drive.press("1", "r")
+        await drive.until(lambda: len(drive.rows) == 8)
+        await drive.settle()
         await drive.press("g", "p")
         await drive.until(lambda: not source.connecting)
         await drive.until(lambda: "exited right after its start" in drive.hint())
         await drive.press("p")
         await drive.until(lambda: source.links and source.link.submitted)
-        assert source.link.submitted == [Pull(dataset="did:odf:port-haven.air-readings")]
+        assert source.link.submitted == [Pull(dataset=did("port-haven.air-readings"))]
         await drive.until(lambda: len(drive.book.jobs) == 4)
-        assert drive.healths["did:odf:port-haven.air-readings"] is Health.queued
+        assert drive.healths[did("port-haven.air-readings")] is Health.queued
         # Live progress, and the end of a pull.
         job = replace(source.known[-1], state=JobState.running, started="2024-03-11T09:00:01Z")
         source.link.tell(
@@ -215,17 +227,17 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
             ended="2024-03-11T09:00:03Z",
             result='{"status": "updated", "records": 1000, "blocks": 1}',
         )
-        source.rows_[0] = dataset("port-haven.air-readings", records=8200)
+        append(source.entry(AIR).dataset, 1000)
         source.link.tell(source.committed(job.id, job.dataset, 1000), source.changed(done))
         await drive.until(lambda: "pull port-haven.air-readings: +1 000 rows" in drive.hint())
         await drive.until(lambda: drive.data_pane.view.count() == 8200)
-        assert drive.blocks_pane.view.total == source.rows_[0].blocks
+        assert drive.blocks_pane.view.total == 13
         # Cancelling asks first.
         await drive.press("x")
         assert "no job is running for this dataset" in drive.hint()
         await drive.press("v")
         await drive.until(lambda: drive.book.active_jobs())
-        assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
+        assert source.link.submitted[-1] == Verify(dataset=did("port-haven.air-readings"))
         await drive.press("x")
         assert "Cancel verify port-haven.air-readings?" in drive.text()
         await drive.press("n")
@@ -239,7 +251,7 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
         source.link.die()
         await drive.until(lambda: "no worker, R restarts it" in drive.status())
         # Without a worker, nothing reports a change by another program.
-        source.rows_[-1] = replace(source.rows_[-1], name=f"{source.rows_[-1].name}.renamed")
+        source._workspace.rename(source.entry(TIDES), DatasetAlias.parse("harbour.tides.renamed"))
         await drive.until(lambda: ".renamed" in drive.text())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "press R to restart it" in drive.hint()
@@ -253,7 +265,7 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
         await drive.until(lambda: drive.worker_state == "gone")
         await drive.press("v")
         await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
-        assert source.link.submitted == [Verify(dataset="did:odf:port-haven.air-readings")]
+        assert source.link.submitted == [Verify(dataset=did("port-haven.air-readings"))]
         # Leaving names the jobs that continue.
         await drive.until(lambda: drive.book.active_jobs())
         await drive.pilot.press("q")
@@ -261,9 +273,7 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
     assert "verify port-haven.air-readings continues" in drive.app.farewell
 
 
-def test_the_farewell_names_the_jobs_that_continue(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_farewell_names_the_jobs_that_continue(source: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     for jobs, farewell in (
         ([], ""),
         (["pull a"], "pull a continues in the background."),
@@ -275,7 +285,7 @@ def test_the_farewell_names_the_jobs_that_continue(
         assert app.farewell.partition("\n")[0] == farewell
 
 
-def test_pull_all_orders_inputs_first_and_skips_busy_datasets(source: FakeSource) -> None:
+def test_pull_all_orders_inputs_first_and_skips_busy_datasets(source: Scenario) -> None:
     pulled = source.job(JobState.queued, "port-haven.air-readings")
     source.changed(pulled)
     fakes = Fakes(source)
@@ -285,16 +295,16 @@ def test_pull_all_orders_inputs_first_and_skips_busy_datasets(source: FakeSource
     order = [pulled.dataset, *pulls]
     for row in source.rows_:
         assert all(order.index(each) < order.index(row.id) for each in row.inputs)
-    assert set(pulls["did:odf:air-by-day"].after or ()) == set(source.rows_[4].inputs)
-    assert len(pulls["did:odf:smoke-and-breath"].after or ()) == 5
+    assert set(pulls[did("air-by-day")].after or ()) == {AIR, STATIONS}
+    assert len(pulls[did("smoke-and-breath")].after or ()) == 5
 
 
 def test_the_order_of_a_cycle_is_stable() -> None:
     rows = [dataset("a", "b"), dataset("b", "a")]
-    assert sort_by_dependency(rows, ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
+    assert sort_by_dependency(rows, [did("a")]) == [did("a"), did("b")]
 
 
-def test_an_interrupted_pull_makes_its_dataset_failed(source: FakeSource) -> None:
+def test_an_interrupted_pull_makes_its_dataset_failed(source: Scenario) -> None:
     fakes = Fakes(source)
     job = source.job(JobState.running, "port-haven.stations", ended=None)
     fakes.state.apply_events([source.changed(job)])

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from odf_engine.api.model import DatasetRow
-from odf_engine.api.readers.job_reader import JobReader
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.worker.client import Client, WorkerLost
 from odf_engine.worker.job_log import read_journal
 from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from tests.tui.conftest import Driven
-from tests.tui.fake import FakeSource, dataset
+from tests.tui.haven import dataset
 
 pytestmark = pytest.mark.app
 
@@ -29,27 +29,27 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "worker" / "programs.py"
 SLOW, FOREVER, BAD = (dataset(name, id=name) for name in ("count:300/slow", "wait:0/forever", "bad:1/broken"))
 
 
-class PretendedSource(FakeSource):
-    """Datasets from memory; worker and journal are real."""
+class PretendedSource(OpenWorkspace):
+    """Three datasets that do not exist, and a worker that pretends to pull them."""
 
-    def __init__(self, folder: Path, rows: Sequence[DatasetRow]) -> None:
-        super().__init__(folder, rows)
-        real = JobReader(Workspace.find(explicit=folder))
-        for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "blocks_of_job", "request_of_job"):
-            setattr(self, name, getattr(real, name))
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.links: list[Client] = []
 
-    async def connect(self) -> Client:  # type: ignore[override]
+    def datasets(self) -> list[DatasetRow]:
+        return [SLOW, FOREVER, BAD]
+
+    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
         """Connect to the worker; start it if it does not run."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
-        client = await Client.connect(self.folder, command=command)
-        self.links.append(client)  # type: ignore[arg-type]
-        return client  # type: ignore[return-value]
+        self.links.append(await Client.connect(self.folder, command=command))
+        return self.links[-1]
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> PretendedSource:
     """Three datasets."""
-    return PretendedSource(Workspace.init(tmp_path / "haven").folder, [SLOW, FOREVER, BAD])
+    return PretendedSource(Workspace.init(tmp_path / "haven"))
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def opened(source: PretendedSource) -> AsyncIterator[Driven]:
     """Open a workstation, and wait until it is connected."""
     app = Workstation(source)
     async with app.run_test(size=(140, 40)) as pilot:
-        drive = Driven(app, pilot, source)
+        drive = Driven(app, pilot, source)  # type: ignore[arg-type]
         await drive.until(lambda: app.bench.state.worker == "connected")
         await drive.settle()
         yield drive
@@ -73,9 +73,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
     await client.stop()
 
 
-async def test_worker_runs_retries_and_cancels_jobs_and_recovers_from_crash(
-    source: PretendedSource,
-) -> None:
+async def test_worker_runs_retries_and_cancels_jobs_and_recovers_from_crash(source: PretendedSource) -> None:
     async with opened(source) as drive:
         book = drive.book
         # A job from its key to its end.
@@ -120,7 +118,7 @@ async def test_worker_runs_retries_and_cancels_jobs_and_recovers_from_crash(
 
 @pytest.mark.complete
 async def test_two_terminals_follow_jobs_that_continue_after_both_are_closed(source: PretendedSource) -> None:
-    other = PretendedSource(source.folder, source.rows_)
+    other = PretendedSource(Workspace(source.folder))
     async with opened(source) as drive:
         async with opened(other) as second:
             await second.press("colon", "=slow", "enter", "p")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,14 +21,13 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.worker.client import Client
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import SavedLayout
 from tests.tui.conftest import Driven
-from tests.tui.fake import FakeLink, FakeSource
+from tests.tui.scripted_worker import Scenario, ScriptedLink
 
 MANIFEST = """\
 kind: DatasetSnapshot
@@ -95,11 +95,11 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
 
 
 class LonelySource(OpenWorkspace):
-    """A gateway of a real workspace with a fake worker."""
+    """A workspace with a worker that does nothing. Its job log is read as users read it."""
 
-    async def connect(self) -> Client:
-        """Return a connection to a worker that does nothing."""
-        return FakeLink(FakeSource(self.folder))
+    async def connect(self, *, start: bool = True, warm: bool = True) -> Any:
+        """Return a connection."""
+        return ScriptedLink(Scenario(self._workspace))
 
 
 @pytest.mark.app

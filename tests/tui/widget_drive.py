@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from tests.tui.conftest import Driven
 from tests.tui.context import FakeHost
-from tests.tui.fake import FakeSource
+from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import WidgetApp
 
 
@@ -36,7 +36,7 @@ class WidgetDrive(Driven):
 
 @asynccontextmanager
 async def driven_widget(
-    widget: Widget, source: FakeSource, size: tuple[int, int] = (80, 24)
+    widget: Widget, source: Scenario, size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[WidgetDrive]:
     """Show a widget, or open a screen, and wait until it has read what it shows."""
     app = UnfocusedApp(widget)

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from odf_engine.base.config import WorkerConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, OdfError
 from odf_engine.jobs.base import JobContext
@@ -144,8 +145,7 @@ def main() -> int:
         start_spark=start_spark,
         executor=run,
         spark_later=given.spark_later,
-        idle_seconds=given.idle,
-        spark_idle_seconds=given.spark_idle,
+        config=WorkerConfig(idle_minutes=given.idle / 60, spark_idle_minutes=given.spark_idle / 60),
         send_patience=given.patience,
         stop_patience=2,
     ).run()

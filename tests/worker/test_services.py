@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.config import WorkerConfig
 from odf_engine.jobs.pull import Pull
 from odf_engine.worker import process as worker_module
 from odf_engine.worker.process import Worker
@@ -53,7 +54,7 @@ def test_service_starts_with_its_folder_and_hears_of_jobs(
         tmp_path,
         start_spark=lambda begin: FakeSpark(tmp_path),
         executor=run,
-        idle_seconds=0.1,
+        config=WorkerConfig(idle_minutes=0.1 / 60),
         spark_later=True,
     )
     monkeypatch.setattr(worker, "_idle", lambda: 0.1 if reports else 0.0)

@@ -44,6 +44,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.block_layout import parse_block_layout
 from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.on_demand import definitions, metadata_yaml
 from odf_engine.rows.as_at import resolve_as_at
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
@@ -77,7 +78,12 @@ class RevisionReader(WorkspaceEntries):
             return head
         if isinstance(which, str):
             return Multihash.parse(which)
-        rows = chain.list_blocks(1, before=which + 1)
+        try:
+            rows = chain.list_blocks(1, before=which + 1)
+        except OdfError:  # the chain is broken: the blocks above the damage can be read
+            rows = [row for row in read_from_head(chain).rows if row.sequence_number == which]
+            if not rows:
+                raise
         if not rows or rows[0].sequence_number != which:
             raise NotFound(f"this dataset has no block {which}")
         return rows[0].hash
@@ -322,8 +328,6 @@ class BlockReader(RevisionReader):
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
         """Return a block as YAML. Fields of a newer specification are named above it."""
-        from odf_engine.metadata.yaml import block_to_yaml
-
         entry = self.entry(dataset)
         number = which if isinstance(which, int) else None
         block_hash = None
@@ -353,7 +357,7 @@ class BlockReader(RevisionReader):
                 link for link in links if link.target is None or link.target.dataset != str(entry.id)
             )
         event: Any = stored.block.event
-        text = head + block_to_yaml(stored.block, stored.version)
+        text = head + metadata_yaml.block_to_yaml(stored.block, stored.version)
         return BlockDocument(
             text,
             transaction,
@@ -560,14 +564,12 @@ def compare_events(
 
     Lines start with ``+`` (added), ``-`` (removed), ``~`` (other type or comment) or a space.
     """
-    from odf_engine.workspace.definitions.definition import describe_change
-
     if isinstance(event, model.SetDataSchema):
         old = before if isinstance(before, model.SetDataSchema) else None
         columns = _read_columns(event), [] if old is None else _read_columns(old)
         if columns[0] is not None and columns[1] is not None:
             return list(_column_lines(columns[1], columns[0]))
-    lines = describe_change(event, before, names).lines
+    lines = definitions.describe_change(event, before, names).lines
     return lines or ["  no differences"]
 
 

@@ -23,6 +23,7 @@ from odf_engine.chain.schema_evolution import column_descriptions, read_declarat
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata import model
 from odf_engine.net.urls import without_login
+from odf_engine.on_demand import definition_update, metadata_yaml
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
@@ -288,9 +289,7 @@ _DRIFT_POSITION: Final = 3
 
 def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
     """Return the differences between a dataset and its manifest file."""
-    from odf_engine.workspace.definitions.definition_update import find_manifest_drift
-
-    drift = find_manifest_drift(workspace.folder, entry, workspace.datasets())
+    drift = definition_update.find_manifest_drift(workspace.folder, entry, workspace.datasets())
     if drift is None:
         return ()
     folder = workspace.folder
@@ -422,8 +421,6 @@ def _describe_merge_briefly(merge: Any) -> str:
 
 def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
     """Return the identity, the events in force and the columns as YAML."""
-    from odf_engine.metadata.yaml import to_yaml
-
     header = {
         "id": str(entry.id),
         "name": str(entry.alias),
@@ -443,7 +440,7 @@ def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
     ]
     for event in settings_in_force:
         if event is not None:
-            lines += ["", to_yaml(cast("Any", event)).rstrip()]
+            lines += ["", metadata_yaml.to_yaml(cast("Any", event)).rstrip()]
     if columns := _column_facts(state):
         lines += ["", "columns:", *(f"  {name}: {kind}" for name, kind in columns)]
     return "\n".join(lines) + "\n"

@@ -98,18 +98,6 @@ class RemoteReader(WorkspaceEntries):
         """Return all repositories, sorted by name."""
         return [NamedUrl(repo.name, repo.url) for repo in self.remotes.repositories()]
 
-    def remote_display_name(self, url: str) -> str:
-        """Return ``REPOSITORY/NAME`` for the URL of a dataset in a known repository, else the URL."""
-        return self.remotes.display_name(url)
-
-    def add_repository(self, name: str, url: str) -> None:
-        """Add a repository."""
-        self.remotes.add(name, url)
-
-    def remove_repository(self, name: str) -> None:
-        """Remove a repository."""
-        self.remotes.remove(name)
-
     def attach(self, dataset: str, url: str, kind: Kind) -> None:
         """Add a remote of a dataset, for pulls or pushes."""
         self.remotes.attach(self.entry(dataset).id, url, kind)

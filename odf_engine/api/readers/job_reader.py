@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from odf_engine.api.model import LOG_LINES, LOG_PAGE, LogPage, WrittenBlock
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
@@ -17,13 +17,11 @@ from odf_engine.api.readers.job_log import (
 )
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.worker.client import Client
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import JobLogReader, read_journal
 from odf_engine.worker.protocol import Job, JobState, JournalEvent, Request
-
-if TYPE_CHECKING:
-    from odf_engine.worker.client import Client
-    from odf_engine.worker.service import WorkerService
+from odf_engine.worker.service import WorkerService, find_service
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
@@ -136,8 +134,6 @@ class JobReader(WorkspaceEntries):
 
     def worker_service(self) -> WorkerService:
         """Return the service of the user's session that runs the worker."""
-        from odf_engine.worker.service import find_service  # deferred: only this needs it
-
         return find_service(self._workspace.folder)
 
     async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
@@ -147,8 +143,6 @@ class JobReader(WorkspaceEntries):
             start: start it if it does not run.
             warm: start Spark too.
         """
-        from odf_engine.worker.client import Client  # deferred: it imports asyncio
-
         return await Client.connect(self._workspace.folder, start=start, warm=warm)
 
     async def stop_worker(self) -> None:
@@ -157,6 +151,4 @@ class JobReader(WorkspaceEntries):
         Raises:
             OdfError: there is no worker, or it does not stop.
         """
-        from odf_engine.worker.client import Client
-
         await (await Client.connect(self._workspace.folder, start=False)).stop()

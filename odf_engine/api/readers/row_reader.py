@@ -34,6 +34,7 @@ from odf_engine.jobs.query import Query
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
+from odf_engine.on_demand import column_lineage, projection, row_scan, row_window
 from odf_engine.rows.query_results import ResultRows
 from odf_engine.rows.statistics import Statistics, load_statistics, statistics_from_footers
 from odf_engine.worker.job_log import read_journal
@@ -76,13 +77,11 @@ class StatisticsReader(WorkspaceEntries):
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
         """Return the stored statistics of a dataset or a file; else the file footers'."""
-        from odf_engine.rows.scan import Scan
-
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
-            rows = Scan.of_dataset(self.entry(dataset).dataset)
+            rows = row_scan.Scan.of_dataset(self.entry(dataset).dataset)
         else:
-            rows = Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
+            rows = row_scan.Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
         types = {field.name: type_name(field.type) for field in rows.schema}
         statistics = load_statistics(self._workspace.odf, rows.fingerprint)
         whole = statistics is not None
@@ -92,9 +91,7 @@ class StatisticsReader(WorkspaceEntries):
 
     def primary_key(self, dataset: str) -> list[str]:
         """Return the primary key of a dataset, or an empty list if it has none."""
-        from odf_engine.rows.projection import dataset_key
-
-        return dataset_key(self.entry(dataset).dataset)
+        return projection.dataset_key(self.entry(dataset).dataset)
 
     def link_columns(self, dataset: str) -> list[str]:
         """Return the columns with links to objects, or an empty list if the chain cannot be read."""
@@ -154,9 +151,9 @@ class StatisticsReader(WorkspaceEntries):
         Args:
             datasets: their ids; by default all datasets.
         """
-        from odf_engine.workspace.definitions.column_lineage import build_column_graph
-
-        return build_column_graph(self._workspace, [self.entry(dataset).id for dataset in datasets] or None)
+        return column_lineage.build_column_graph(
+            self._workspace, [self.entry(dataset).id for dataset in datasets] or None
+        )
 
 
 def _required(state: ChainState) -> tuple[str, ...]:
@@ -206,11 +203,9 @@ class RowReader(WorkspaceEntries):
             return None
         import pyarrow as pa
 
-        from odf_engine.rows.row_window import RowWindowReader
-
         # Arrow's own allocators retain several times the memory in use.
         pa.set_memory_pool(pa.system_memory_pool())
-        reader = RowWindowReader(chain)
+        reader = row_window.RowWindowReader(chain)
         return _Rows(
             reader, state.vocabulary, read_summaries(chain.folder, entry.id, reader.slices[-_CHECKED:])
         )
@@ -261,14 +256,10 @@ class _Rows:
         return self._preview.window_with_gaps(start, count, [names[column] for column in columns])
 
     def row_of_offset(self, offset: int) -> int | None:
-        from odf_engine.rows.row_window import row_of_offset
-
-        return row_of_offset(self._preview, offset, self.system_columns[0])
+        return row_window.row_of_offset(self._preview, offset, self.system_columns[0])
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        from odf_engine.rows.row_window import row_at_time
-
-        return row_at_time(self._preview, moment, self.system_columns[3], stop)
+        return row_window.row_at_time(self._preview, moment, self.system_columns[3], stop)
 
 
 class SqlReader(WorkspaceEntries):
@@ -383,9 +374,7 @@ class RowTimeline:
         return file_time_ranges
 
     def _probe(self, stop: int, row: SliceSummary) -> FileTimeRange:
-        from odf_engine.rows.scan import open_slice
-
-        file = open_slice(self._dataset, row)
+        file = row_scan.open_slice(self._dataset, row)
         try:
             changes = _changes(file, self._vocabulary)
             moments = self._moments(file) if changes else ()

@@ -339,8 +339,8 @@ def _describe_merge(strategy: Any) -> str:
 _OPERATION_TEXTS: Final = {
     Op.APPEND: "appended",
     Op.RETRACT: "retracted",
-    Op.CORRECT_FROM: "before a correction",
-    Op.CORRECT_TO: "after a correction",
+    Op.CORRECT_FROM: "corrected, old values",
+    Op.CORRECT_TO: "corrected, new values",
 }
 
 

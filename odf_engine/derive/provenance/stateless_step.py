@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 LOST: Final = (
-    "some of these rows were not found in the replay, such as late rows or rows of another engine version"
+    "the query, run again, did not return some of these rows: they were late, or made by another version of "
+    "the engine"
 )
 AMBIGUOUS_ROWS: Final = "several rows are equal in all columns, so their input rows are ambiguous"
 SCATTERED: Final = "the rows are too many and too scattered to list one by one"

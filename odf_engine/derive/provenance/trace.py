@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
@@ -35,8 +36,13 @@ from odf_engine.workspace.definitions.column_lineage import dataset_lineage
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    from odf_engine.derive.provenance import step as transaction_step
+    from odf_engine.derive.provenance import trace_check
     from odf_engine.derive.provenance.step import TransactionTrace
     from odf_engine.spark.runtime.session import SparkRuntime
+else:  # these import PySpark, and are first used after Spark has started
+    transaction_step = LazyModule("odf_engine.derive.provenance.step")
+    trace_check = LazyModule("odf_engine.derive.provenance.trace_check")
 
 
 TracedColumns = tuple[str, ...] | None
@@ -108,7 +114,7 @@ class CellLineage:
         for alias in inputs:
             if not self.contributes(alias):
                 self.operations.append(
-                    f"rows of {alias} determine which rows exist, not the value of {names}"
+                    f"{alias} gives no value of {names}: its rows only decide which rows there are"
                 )
 
 
@@ -127,7 +133,10 @@ def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: Trac
 
 
 def _past_query_lineage(
-    workspace: Workspace, query: Sequence[tuple[str, str]], step: TransactionTrace, outputs: Sequence[str]
+    workspace: Workspace,
+    query: Sequence[tuple[str, str]],
+    step: TransactionTrace,
+    outputs: Sequence[str],
 ) -> ColumnLineage:
     inputs: dict[str, list[str] | None] = {}
     times: dict[str, str] = {}
@@ -205,12 +214,9 @@ class Tracer:
         if traces is None:
             return ["not checked: the rows of a root dataset come from a source, not from a query"]
         spark = self._spark(self._reporter)
-        # Deferred until Spark has started: the module imports PySpark.
-        from odf_engine.derive.provenance.trace_check import check_trace
-
         self._reporter.phase("check")
         with engines_for(self._workspace, entry, lambda: spark) as engine:
-            return check_trace(self._workspace, entry, traces, engine, self._reporter)
+            return trace_check.check_trace(self._workspace, entry, traces, engine, self._reporter)
 
     def _step(
         self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
@@ -243,10 +249,8 @@ class Tracer:
         runs = step.runs
         changes = ChangelogHistory(entry.dataset, runs, self._reporter)
         spark = self._spark(self._reporter)
-        from odf_engine.derive.provenance.step import refine_with_engine, trace_back
-
-        traces = trace_back(self._workspace, entry, runs, spark, self._reporter)
-        traces = refine_with_engine(self._workspace, entry, traces, spark, self._reporter)
+        traces = transaction_step.trace_back(self._workspace, entry, runs, spark, self._reporter)
+        traces = transaction_step.refine_with_engine(self._workspace, entry, traces, spark, self._reporter)
         self._traces[str(entry.id), tuple(runs)] = traces
         cells = CellLineage(self._workspace, entry, traces, wanted)
         return replace(

@@ -430,8 +430,8 @@ class AsOfTransaction(StatefulTransaction):
                 write(_number_corrections(self._sorted(emit(corrections, by_row), by_row)))
         if lost:
             self._reporter.warn(
-                f"late rows joined with the oldest version of '{join.table.name}': "
-                f"{lost:,} (the version at their time was dropped)",
+                f"{lost:,} late row{'' if lost == 1 else 's'} got the oldest version of '{join.table.name}' "
+                "that is kept, since the one of their time is not; odf pull --rederive joins all rows again",
                 "other-version",
                 lost,
             )

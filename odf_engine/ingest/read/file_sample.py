@@ -43,13 +43,14 @@ from odf_engine.ingest.read.file_inference import (
     infer_csv,
     infer_rows,
 )
+from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
 from odf_engine.net.bucket_client import read_start
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Login
 from odf_engine.net.download import AttemptFailed
 from odf_engine.net.ftp import FtpSession
-from odf_engine.net.http_client import HttpClient
+from odf_engine.net.http_client import HttpClient, Response
 from odf_engine.net.urls import without_login
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
@@ -65,6 +66,7 @@ _MAX_BYTES: Final = 8 << 20
 _MAX_DOCUMENT: Final = 64 << 20
 """Size limit of files that can only be read completely: JSON documents, archives and Parquet."""
 _MAX_LINES: Final = 10_000
+_SNIFFED_BYTES: Final = 1 << 12
 _WHOLE: Final = ("Json", "GeoJson", "Parquet")
 
 
@@ -157,8 +159,12 @@ def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
         if compression == ".gz":
             with gzip.open(path) as file:
                 return _text_sample(kind, file.read, "Gzip", "", reporter)
+        if suffix not in FORMATS:
+            with path.open("rb") as file:
+                kind = sniff_kind(file.read(_SNIFFED_BYTES))
         if kind == "Parquet":
             return _parquet_sample(path, "", "")
+        reject_binary(path, name)
         with path.open("rb") as file:
             return _text_sample(kind, file.read, "", "", reporter)
     except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -274,6 +280,16 @@ def _gunzip_start(path: Path, suffix: str) -> Path:
     return target
 
 
+class _SampleClient(HttpClient):
+    """Reads the URL of a source. Its credentials are in the manifest."""
+
+    def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
+        failure = super().status_error(response, missing)
+        if response.status in (401, 403):
+            failure.error.hint = "write the manifest with the credentials in fetch.headers"
+        return failure
+
+
 def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
     """Yield at most ``limit`` bytes of a file."""
     scheme = urlsplit(url).scheme.lower()
@@ -283,7 +299,7 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
             login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
             headers = {"Authorization": login.header} if login else {}
             policy = HomeNetwork.of(url)
-            client = HttpClient(url, config, reporter, policy=policy, keep_alive=False, min_rate=0)
+            client = _SampleClient(url, config, reporter, policy=policy, keep_alive=False, min_rate=0)
             try:
                 with client.request("GET", url, headers=headers) as response:
                     yield from response.iter_chunks(limit)

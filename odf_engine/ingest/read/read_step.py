@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +30,7 @@ from odf_engine.ingest.read.error_location import (
     merge_conflict_error,
     shorten,
 )
+from odf_engine.ingest.read.file_kind import reject_binary
 from odf_engine.ingest.read.json_lines import (
     JsonSource,
     array_to_lines,
@@ -48,46 +48,8 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 
-_HEAD: Final = 512
 _ID: Final = "id"
-_BINARY: Final = (
-    (b"\x1f\x8b", "gzip", "add a prepare step: {kind: Decompress, format: Gzip}"),
-    (b"PK\x03\x04", "zip archive", "add a prepare step: {kind: Decompress, format: Zip}"),
-    (b"PAR1", "Parquet", "use read.kind Parquet"),
-    (b"%PDF", "PDF document", None),
-    (b"BZh", "bzip2", "decompress it before the pull"),
-    (b"\xfd7zXZ\x00", "xz", "decompress it before the pull"),
-    (b"(\xb5/\xfd", "zstandard", "decompress it before the pull"),
-)
-_NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
-
-
-def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
-    """Check the first bytes of a text file.
-
-    Raises:
-        BadData: the file is a web page, XML or compressed.
-    """
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    for magic, kind, hint in _BINARY:
-        if head.startswith(magic) and _NOT_TEXT.search(head):
-            raise BadData(f"not a text file: {kind}", where=name, hint=hint)
-    text = head.decode(encoding or "utf-8", "ignore").lstrip("\ufeff \t\r\n").lower()
-    if text.startswith(("<!doctype html", "<html", "<head")):
-        raise BadData(
-            "not a data file: HTML page",
-            where=name,
-            hint="open the URL in a browser; it may be an error page",
-        )
-    if text.startswith(("<?xml", "<error", "<!doctype")):
-        raise BadData(
-            "not a data file: XML",
-            where=name,
-            hint="check the content; it may be an error message of the server",
-        )
-
-
+_READ_BYTES: Final = 512
 CompareKeys = Callable[[TextFile, Reporter, Mapping[str, int]], None]
 """Checks the keys of all objects of a file, each with the first line that has it."""
 
@@ -192,7 +154,7 @@ def _is_blank(step: Csv | NdJson | NdGeoJson, path: Path) -> bool:
     """Return whether a text file has only a byte order mark and blank lines."""
     encoding = detect_encoding(path, getattr(step, "encoding", None)) or "utf-8"
     with path.open(encoding=encoding, errors="replace") as text:
-        return not any(part.strip("\ufeff \t\r\n") for part in iter(partial(text.read, _HEAD), ""))
+        return not any(part.strip("\ufeff \t\r\n") for part in iter(partial(text.read, _READ_BYTES), ""))
 
 
 def _read_csv(

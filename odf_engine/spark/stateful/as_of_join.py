@@ -599,8 +599,8 @@ class AsOfQuery(PlanBuilder):
             column_id(column) for column in to_list(plan.left().output())
         }:
             raise InvalidQuery(
-                f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, which is not the event "
-                "time of the left rows",
+                f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, but only the event time "
+                "column of the table before JOIN can be used",
                 where="query",
                 hint="use the unchanged event time: … FOR SYSTEM_TIME AS OF t.event_time",
             )

@@ -11,7 +11,14 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_c
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, UsageError
-from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
+from odf_engine.identity.multiformats import (
+    HASH_NAMES,
+    MULTIBASE_PREFIXES,
+    SHA2_256,
+    SHA3_256,
+    Multihash,
+    multibase_encode,
+)
 
 ObjectKind = Literal["blocks", "data", "checkpoints", "proofs", "compactions", "checks"]
 """The folders of the repository layout. ``proofs`` is an extension for ownership proofs, ``compactions`` for
@@ -86,6 +93,31 @@ class RemoteDataset(Protocol):
     def close(self) -> None:
         """Close all connections."""
         ...
+
+
+class ObjectNames:
+    """The names of the objects of a remote dataset: their hashes, in one of the multibase encodings.
+
+    Names in base16 are the rule. Older repositories have base58btc, and those of other programs may have any.
+    """
+
+    def __init__(self) -> None:
+        self._prefix = "f"
+
+    def learn(self, text: str) -> None:
+        """Use the encoding of a name or reference of the dataset for the first of :meth:`candidates`."""
+        if text[:1] in MULTIBASE_PREFIXES:
+            self._prefix = text[:1]
+
+    def candidates(self, object_hash: Multihash, *, rare: bool = False) -> Iterator[str]:
+        """Yield the possible names of an object, the most likely first.
+
+        Args:
+            object_hash: the hash.
+            rare: yield names in all encodings, not only in base16, base58btc and the encoding of the dataset.
+        """
+        for prefix in dict.fromkeys(self._prefix + MULTIBASE_PREFIXES[: None if rare else 2]):
+            yield multibase_encode(bytes(object_hash), prefix)
 
 
 class BlockwiseRemote:

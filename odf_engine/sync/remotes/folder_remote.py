@@ -15,16 +15,18 @@ from odf_engine.base.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import is_valid_name
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
+from odf_engine.storage.object_store import LocalObjectStore, remove_stale_files
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.sync.remotes.base import (
     BlockwiseRemote,
     ObjectFile,
     ObjectKind,
+    ObjectNames,
     RepositoryEntry,
     read_verified_chunks,
     require_empty_target,
 )
+from odf_engine.sync.remotes.listing import ListedDataset, list_entry, read_index
 
 _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
@@ -52,8 +54,9 @@ class FolderRemote(BlockwiseRemote):
     def __init__(self, url: str, reference: str = HEAD) -> None:
         self.url = url
         self._head_name = reference
-        self.folder = folder_of(url)
+        self.folder = _find_dataset(folder_of(url))
         self._refs = RefStore(self.folder / "refs")
+        self._names = ObjectNames()
         # Not in the folders of objects: finding old temporary files would list all objects.
         self._staging = LocalObjectStore(self.folder / "info")
 
@@ -65,7 +68,11 @@ class FolderRemote(BlockwiseRemote):
         """Return the block of a reference, or None if it does not exist."""
         try:
             # Reading a pipe may never end.
-            return self._refs.get(name) if (self.folder / "refs" / name).is_file() else None
+            if not (self.folder / "refs" / name).is_file():
+                return None
+            block = self._refs.get(name)
+            self._names.learn((self._refs.read(name) or "").lstrip())
+            return block
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None
         except NotFound as error:
@@ -96,7 +103,7 @@ class FolderRemote(BlockwiseRemote):
         """Return the size of an object in bytes, or None if it does not exist."""
         objects = self._objects(kind)
         try:
-            name = find_object_name(objects, object_hash)
+            name = next(filter(objects.exists, self._names.candidates(object_hash)), None)
             return None if name is None else objects.size(name)
         except OSError as error:
             raise self._unreadable(f"{kind}/{object_hash}", error) from error
@@ -178,9 +185,11 @@ class FolderRemote(BlockwiseRemote):
     def _read(self, kind: ObjectKind, object_hash: Multihash, start: int, at_most: int) -> Iterator[bytes]:
         objects = self._objects(kind)
         try:
-            name = find_object_name(objects, object_hash)
+            names = self._names.candidates(object_hash, rare=True)
+            name = next(filter(objects.exists, names), None)
             if name is None:
                 raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
+            self._names.learn(name)
             with objects.path(name).open("rb", buffering=0) as file:
                 file.seek(start)
                 while at_most > 0 and (chunk := file.read(min(_CHUNK, at_most))):
@@ -199,6 +208,7 @@ class FolderRepository:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._index: dict[str, ListedDataset] = {}
 
     def datasets(self) -> Iterator[RepositoryEntry]:
         """Yield the folders that have a head, sorted by name."""
@@ -211,6 +221,7 @@ class FolderRepository:
             problem = f"the folder cannot be read: {(error.strerror or str(error)).lower()}"
             hint = "check the path, the drive and the permissions"
             raise SourceUnavailable(problem, where=self.url, hint=hint) from error
+        self._index = {row.name.lower(): row for row in read_index(folder)}
         for name in names:
             yield from self._look(folder, name, "")
 
@@ -222,12 +233,43 @@ class FolderRepository:
         try:
             if (folder / name / "refs" / HEAD).is_file():
                 remote = FolderRemote(f"{self.url}{account}{name}/")
-                yield RepositoryEntry(account + name, remote.url, head=_head(remote))
+                yield self._entry(account + name, remote.url, _head(remote))
             elif not account:
                 for inner in _names(folder / name):
                     yield from self._look(folder / name, inner, f"{name}/")
         except OSError:
             return
+
+    def _entry(self, name: str, url: str, head: str | None) -> RepositoryEntry:
+        """Return a dataset with what the index says about its newest block."""
+        row = self._index.get(name.lower())
+        if row is not None and row.head == head:
+            with suppress(BadData):  # pushes write the index anew
+                return list_entry(row, self.url)._replace(name=name, url=url)
+        return RepositoryEntry(name, url, head=head)
+
+
+def _find_dataset(folder: Path) -> Path:
+    """Return the folder of a dataset whose name, or account, may be written in another case.
+
+    Names of datasets are compared without case (chapter "Dataset Name" of the specification).
+    """
+    if (folder / "refs").is_dir():
+        return folder
+    for parent in (folder.parent, *_same_names(folder.parent)):
+        for dataset in _same_names(parent / folder.name):
+            if (dataset / "refs").is_dir():
+                return dataset
+    return folder
+
+
+def _same_names(folder: Path) -> list[Path]:
+    """Return the folders beside a folder whose names differ only in case."""
+    name = folder.name.lower()
+    try:
+        return [folder.with_name(other) for other in _names(folder.parent) if other.lower() == name]
+    except OSError:
+        return []
 
 
 def _names(folder: Path) -> list[str]:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Annotated, Final, TypeVar
-from urllib.parse import quote, urlsplit
-
-import msgspec
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, SourceUnavailable, Unsupported
-from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import SHA3_256, Multihash
-from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import AttemptFailed, RetryPolicy
 from odf_engine.net.http_client import HttpClient, Response, printable_url, sanitize_text
-from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import (
     MAX_HEAD_BYTES,
     BlockwiseRemote,
     ObjectFile,
     ObjectKind,
+    ObjectNames,
     RepositoryEntry,
 )
+from odf_engine.sync.remotes.listing import INDEX, MAX_LIST_BYTES, parse_list
 
 _Result = TypeVar("_Result")
 
@@ -51,7 +48,7 @@ class HttpRemote(BlockwiseRemote):
         self._head_name = reference
         self.web = HttpClient.for_remote(at or url, access)
         self._base = self.web.url
-        self._base58 = False
+        self._names = ObjectNames()
 
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
@@ -64,7 +61,9 @@ class HttpRemote(BlockwiseRemote):
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
         except NotFound:
             return None
-        return parse_head(data, url)
+        head = parse_head(data, url)
+        self._names.learn(data.decode().lstrip())
+        return head
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
@@ -108,18 +107,17 @@ class HttpRemote(BlockwiseRemote):
             return int(length)
 
     def _try_names(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
-        """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
-        canonical = str(object_hash)
-        names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
-        if kind in _EXTENSIONS:  # older repositories have none
-            names = [canonical]
-        for name in reversed(list(names)) if self._base58 else names:
+        """Call ``get`` with the possible names of an object, until one exists."""
+        # Only this program writes the extensions.
+        is_extension = kind in _EXTENSIONS
+        names = [str(object_hash)] if is_extension else self._names.candidates(object_hash, rare=True)
+        for name in names:
             try:
                 result = get(f"{self._base}{kind}/{name}")
             except NotFound:
                 continue
-            if kind not in _EXTENSIONS:
-                self._base58 = name != canonical
+            if not is_extension:
+                self._names.learn(name)
             return result
         raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
 
@@ -238,29 +236,14 @@ def ipfs_remote(url: str, access: RemoteAccess) -> IpfsRemote:
     return IpfsRemote(url, access, at=f"{gateway}/{parts.scheme}/{parts.netloc}{parts.path}")
 
 
-MAX_LIST_BYTES: Final = 16 << 20
 _NO_LIST: Final = (400, 403, 404, 405, 406, 501)
-_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-
-class _Row(msgspec.Struct, frozen=True):
-    name: str
-    id: str | None = None
-    kind: str | None = None
-    head: str | None = None
-    blocks: _Count | None = None
-    records: _Count | None = None
-    size: _Count | None = None
-    description: str | None = None
-    keywords: list[str] | None = None
-
-
-class _List(msgspec.Struct, frozen=True):
-    datasets: list[_Row]
 
 
 class ServerRepository:
-    """The datasets of a server. If ``url`` starts with ``odf+``, their URLs do as well."""
+    """The datasets of a server: of its own list, or of the index of a folder that it serves.
+
+    If ``url`` starts with ``odf+``, the URLs of the datasets do as well.
+    """
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
@@ -274,57 +257,30 @@ class ServerRepository:
             BadData: the list is invalid.
             SourceUnavailable, Cancelled: errors of the connection.
         """
-        rows = self._parse_list(self._web.with_retries(self._fetch_list))
-        yield from sorted(map(self._parse_row, rows), key=lambda listed: listed.name.lower())
+        for url in (self._web.url, f"{self._web.url}{INDEX}"):
+            data = self._web.with_retries(lambda url=url: self._fetch_list(url))
+            if data is not None:
+                yield from parse_list(data, self.url)
+                return
+        hint = f"use the full URL of a dataset: odf pull {self.url}NAME/"
+        raise Unsupported("the server does not list its datasets", where=printable_url(self.url), hint=hint)
 
     def close(self) -> None:
         """Close all connections."""
         self._web.close()
 
-    def _fetch_list(self) -> bytes:
+    def _fetch_list(self, url: str) -> bytes | None:
         headers = {"Accept": "application/json"}
         try:
-            with self._web.request("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
-                if response.content_type != "application/json":
-                    raise AttemptFailed(self._no_list(), again=False)
-                return response.read_all(MAX_LIST_BYTES)
+            with self._web.request("GET", url, headers=headers, missing=_NO_LIST) as response:
+                if response.content_type == "application/json":
+                    return response.read_all(MAX_LIST_BYTES)
+                # Some servers do not know the type of the file, others return a page for each missing file.
+                if not url.endswith(INDEX) or response.content_type == "text/html":
+                    return None
+                data = response.read_all(MAX_LIST_BYTES)
+                return data if data.startswith(b"{") else None
         except AttemptFailed as failure:
             if isinstance(failure.error, NotFound):
-                raise AttemptFailed(self._no_list(), again=False) from None
+                return None
             raise
-
-    def _no_list(self) -> Unsupported:
-        hint = f"use the full URL of a dataset: odf pull {self.url}NAME/"
-        return Unsupported("the server does not list its datasets", where=printable_url(self.url), hint=hint)
-
-    def _parse_list(self, data: bytes) -> list[_Row]:
-        try:
-            return msgspec.json.decode(data, type=_List).datasets
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise self._damaged(sanitize_text(str(error))) from None
-
-    def _parse_row(self, row: _Row) -> RepositoryEntry:
-        try:
-            alias = DatasetAlias.parse(row.name)
-            dataset_id = None if row.id is None else str(DatasetId.parse(row.id))
-            head = None if row.head is None else str(Multihash.parse(row.head))
-        except InvalidIdentity as error:
-            raise self._damaged(sanitize_text(error.message, 120)) from None
-        return RepositoryEntry(
-            name=str(alias),
-            url=f"{self.url}{quote(str(alias))}/",
-            id=dataset_id,
-            kind=None if row.kind is None else sanitize_text(row.kind, 20),
-            head=head,
-            blocks=row.blocks,
-            records=row.records,
-            size=row.size,
-            description=sanitize_text(" ".join((row.description or "").split()), 1000),
-            keywords=tuple(sanitize_text(word) for word in (row.keywords or ())[:50]),
-        )
-
-    def _damaged(self, problem: str) -> BadData:
-        hint = "check that this is the URL of a repository; if it is, report the error to its owner"
-        return BadData(
-            f"the list of datasets cannot be read: {problem}", where=printable_url(self.url), hint=hint
-        )

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
 
 from odf_engine.errors import (
     BadData,
@@ -15,6 +16,7 @@ from odf_engine.errors import (
     InvalidIdentity,
     NotFound,
     SourceUnavailable,
+    UsageError,
     WriteConditionFailed,
 )
 from odf_engine.identity.multiformats import Multihash
@@ -25,7 +27,6 @@ from odf_engine.net.bucket_client import (
     StoredObject,
 )
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import (
     MAX_BLOCK_BYTES,
@@ -33,6 +34,7 @@ from odf_engine.sync.remotes.base import (
     BlockwiseRemote,
     ObjectFile,
     ObjectKind,
+    ObjectNames,
     RepositoryEntry,
     read_verified_chunks,
     require_empty_target,
@@ -56,14 +58,22 @@ class ObjectStoreRemote(BlockwiseRemote):
     def __init__(self, url: str, access: RemoteAccess, reference: str = HEAD) -> None:
         self.url = url
         self._head_key = f"refs/{reference}"
+        self._access = access
         self._client = BucketClient(url, access)
+        self._is_found = False
         self._reporter = access.reporter
-        self._old_names = False
+        self._names = ObjectNames()
         self._is_empty = False
 
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
-        return self._read_head()[0]
+        head, _ = self._read_head()
+        if head is None and not self._is_found:
+            self._is_found = True
+            if (url := _find_other_case(self.url, self._access)) is not None:
+                self._client = BucketClient(url, self._access)
+                head, _ = self._read_head()
+        return head
 
     def reference(self, name: str) -> Multihash | None:
         """Return the block of a reference, or None if it does not exist or is no hash."""
@@ -76,9 +86,9 @@ class ObjectStoreRemote(BlockwiseRemote):
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
         what = f"{kind}/{object_hash}"
-        for name in self._names(object_hash):
+        for name in self._names.candidates(object_hash, rare=True):
             if (stored := self._client.read(f"{kind}/{name}", at_most)) is not None:
-                self._old_names = name != str(object_hash)
+                self._names.learn(name)
                 if len(stored.data) > at_most:
                     raise BadData(f"{what} has more than {at_most:,} bytes", where=self.url)
                 return stored.data
@@ -86,10 +96,10 @@ class ObjectStoreRemote(BlockwiseRemote):
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
         """Yield a large object in chunks, from byte ``start``."""
-        for name in self._names(file.hash):
+        for name in self._names.candidates(file.hash, rare=True):
             chunks = self._client.chunks(f"{file.kind}/{name}", start, file.size + 1)
             if chunks is not None:
-                self._old_names = name != str(file.hash)
+                self._names.learn(name)
                 return chunks
         raise NotFound(f"{file.kind}/{file.hash} not found", where=self.url)
 
@@ -104,8 +114,8 @@ class ObjectStoreRemote(BlockwiseRemote):
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
-        # New objects have canonical names. Older names are checked only if the dataset has such.
-        for name in self._names(object_hash)[: 2 if self._old_names else 1]:
+        # New objects have names in base16. Others are checked only if the dataset has such.
+        for name in dict.fromkeys([next(self._names.candidates(object_hash)), str(object_hash)]):
             if (stored_size := self._client.size(f"{kind}/{name}")) is not None:
                 return stored_size
         return None
@@ -198,7 +208,7 @@ class ObjectStoreRemote(BlockwiseRemote):
             mode: PutMode = "create" if condition == "create" else _NO_VERSION
             known = False
             try:
-                self._client.write(f"blocks/{self._names(new)[0]}", data, mode)
+                self._client.write(f"blocks/{next(self._names.candidates(new))}", data, mode)
             except WriteConditionFailed:
                 known = True
             except ConditionalWriteUnsupported:
@@ -219,7 +229,7 @@ class ObjectStoreRemote(BlockwiseRemote):
         except InvalidIdentity as error:
             problem = f"{self._head_key} is not the hash of a block: {error.message}"
             raise BadData(problem, where=self.url) from None
-        self._old_names = self._old_names or text != str(head)
+        self._names.learn(text)
         return head, stored
 
     def _require_head(self, head: Multihash | None) -> tuple[Multihash | None, StoredObject | None]:
@@ -240,10 +250,31 @@ class ObjectStoreRemote(BlockwiseRemote):
                 require_empty_target([*folders, *names], self.url)
             self._is_empty = False
 
-    def _names(self, object_hash: Multihash) -> list[str]:
-        """Return the possible names of an object, first the kind that was found last."""
-        names = list(candidate_names(object_hash))
-        return names[::-1] if self._old_names else names
+
+def _find_other_case(url: str, access: RemoteAccess) -> str | None:
+    """Return the URL of a dataset whose name, or account, is written in another case, or None.
+
+    Names of datasets are compared without case (chapter "Dataset Name" of the specification).
+    """
+    place, name = url.rstrip("/").rsplit("/", 1)
+    for parent in (f"{place}/", *_same_names(place, access)):
+        for dataset in _same_names(f"{parent}{name}", access):
+            client = BucketClient(dataset, access)
+            if client.read(f"refs/{HEAD}", MAX_HEAD_BYTES) is not None:
+                return dataset
+    return None
+
+
+def _same_names(url: str, access: RemoteAccess) -> list[str]:
+    """Return the URLs of folders beside a folder of a bucket whose names differ only in case."""
+    place, name = url.rsplit("/", 1)
+    if not urlsplit(place).netloc or not is_valid_name(name):
+        return []
+    # Read access does not imply list access, and the bucket itself has no siblings.
+    with suppress(NotFound, SourceUnavailable, UsageError):
+        folders, _ = BucketClient(f"{place}/", access).list("")
+        return [f"{place}/{other}/" for other in folders if other.lower() == name.lower()]
+    return []
 
 
 class ObjectStoreRepository:

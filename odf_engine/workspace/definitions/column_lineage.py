@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import BUILT_IN_ENGINES, DATAFUSION
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.odf_schema import columns_of_step
@@ -34,6 +35,11 @@ from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
 from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.sql import query_lineage
+else:  # imports sqlglot
+    query_lineage = LazyModule("odf_engine.sql.query_lineage")
 
 SOURCE: Final = "input"
 """Name of the input of a root dataset: the data that were read, before the preprocess query."""
@@ -147,9 +153,6 @@ class _LineageReader:
             return None
 
     def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
-        # Deferred, as everywhere in this module: sqlglot is slow to import.
-        from odf_engine.sql.query_lineage import trace_columns
-
         inputs: dict[str, list[str] | None] = {}
         vocabs: dict[str, DatasetVocabulary] = {}
         for item in transform.inputs:
@@ -167,7 +170,9 @@ class _LineageReader:
         else:
             tables = [table.name for table in transform.transform.temporal_tables or ()]
             times = {name: vocabs.get(name, state.vocabulary).event_time_column for name in tables}
-            lineage = trace_columns(_steps(transform.transform), inputs, outputs=data_columns, times=times)
+            lineage = query_lineage.trace_columns(
+                _steps(transform.transform), inputs, outputs=data_columns, times=times
+            )
         return _add_system_columns(lineage, state.vocabulary, vocabs, inputs, declared)
 
     def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
@@ -290,8 +295,6 @@ def _key_inputs(source: SetPollingSource | AddPushSource, lineage: ColumnLineage
 def _source_lineage(
     source: SetPollingSource | AddPushSource, data_columns: Sequence[str] | None, operation: str
 ) -> ColumnLineage:
-    from odf_engine.sql.query_lineage import trace_columns
-
     read = _read_columns(source)
     if source.preprocess is None:
         names = list(data_columns if data_columns is not None else read or [ANY_COLUMN])
@@ -310,7 +313,7 @@ def _source_lineage(
     if source.preprocess.engine.casefold() not in BUILT_IN_ENGINES:
         problem = f"unsupported query engine '{source.preprocess.engine}': lineage unknown"
         return unknown_lineage(inputs, data_columns, problem)
-    return trace_columns(_steps(source.preprocess), inputs, outputs=data_columns)
+    return query_lineage.trace_columns(_steps(source.preprocess), inputs, outputs=data_columns)
 
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from odf_engine.base.arrow import pa
 from odf_engine.base.atomic_files import replace_text_file
 from odf_engine.base.config import MetadataConfig
+from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import (
     check_snapshot,
     normalize_event,
@@ -42,6 +43,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetRef, parse_ref
 from odf_engine.metadata import model
+from odf_engine.metadata.attachments import check_attachments
 from odf_engine.metadata.data_types import schema_descriptions
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -51,6 +53,7 @@ from odf_engine.metadata.model import (
     SetTransform,
     kind_of,
 )
+from odf_engine.metadata.time_formats import check_spark_format
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset
@@ -61,6 +64,11 @@ from odf_engine.workspace.definitions.declared_schema import (
     schema_from_odf,
 )
 from odf_engine.workspace.definitions.ineffective_options import check_fetch, check_options
+
+if TYPE_CHECKING:
+    from odf_engine.metadata import yaml as metadata_yaml
+else:  # imports PyYAML
+    metadata_yaml = LazyModule("odf_engine.metadata.yaml")
 
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
@@ -124,9 +132,6 @@ def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
         if name is None or source_name == name:
             return f": '{source_name}' was disabled by block {row.sequence_number}"
     return ""
-
-
-_MAX_ATTACHED: Final = 4 << 20  # bytes; each stored state of the chain contains the attachments
 
 
 class CheckedDefinition(msgspec.Struct, frozen=True):
@@ -354,23 +359,6 @@ def complete_declaration(
     return declare_schema(schema, event, odf=forms.data_schema == "odf")
 
 
-def check_attachments(attachments: model.Attachments) -> None:
-    """Check that attachments are small enough to be stored in a chain.
-
-    Raises:
-        InvalidManifest: they are too large.
-    """
-    if not isinstance(attachments, model.Embedded):
-        return
-    size = sum(len(item.content.encode()) for item in attachments.items)
-    if size > _MAX_ATTACHED:
-        raise InvalidManifest(
-            f"the attachments have {size:,} bytes, the limit is {_MAX_ATTACHED:,}",
-            where="SetAttachments",
-            hint="attach a text with the location of the large file",
-        )
-
-
 def _check_source(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> None:
@@ -387,6 +375,9 @@ def _check_source(
             where="merge.compareColumns",
             hint="omit it to compare all columns",
         )
+    for name in ("date_format", "timestamp_format"):
+        with error_context(f"read.{name.partition('_')[0]}Format"):
+            check_spark_format(getattr(source.read, name, None) or "")
     if not has_read_schema(source.read):
         return
     with error_context("read.schema"):
@@ -418,6 +409,9 @@ def check_precision(
     Raises:
         InvalidSchema: a column has a finer precision.
     """
+    for name in ("date_format", "timestamp_format"):
+        with error_context(f"read.{name.partition('_')[0]}Format"):
+            check_spark_format(getattr(source.read, name, None) or "")
     if not has_read_schema(source.read):
         return
     with error_context("read.schema"):
@@ -659,9 +653,7 @@ def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
     if isinstance(event, model.SetDataSchema) and event.ddl is None:
         schema = read_declaration(event)
         return [] if schema is None else to_ddl(schema, schema_descriptions(event.odf_schema))
-    from odf_engine.metadata.yaml import to_yaml  # deferred: it imports PyYAML
-
-    return to_yaml(to_user_form(event, names)).splitlines()
+    return metadata_yaml.to_yaml(to_user_form(event, names)).splitlines()
 
 
 def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:

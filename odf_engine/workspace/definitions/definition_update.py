@@ -31,6 +31,7 @@ from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, Od
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
+from odf_engine.metadata.attachments import check_attachments
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetSnapshot,
@@ -54,7 +55,6 @@ from odf_engine.workspace.definitions.definition import (
     PlannedChange,
     PlannedUpdate,
     UpdatePlan,
-    check_attachments,
     check_column_limits,
     check_column_precision,
     check_definition,

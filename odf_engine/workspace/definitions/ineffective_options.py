@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import engine_version
 from odf_engine.data.ethereum.abi import SignatureError, parse_event
 from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
+from odf_engine.metadata.time_formats import DEFAULT_FORMAT, check_time_format
+
+if TYPE_CHECKING:
+    from odf_engine.data.ethereum import log_filter
+else:  # imports sqlglot
+    log_filter = LazyModule("odf_engine.data.ethereum.log_filter")
 
 _WITHOUT_HEADERS: Final = ("", "file", "ftp", "ftps", "s3")
 
@@ -103,6 +110,11 @@ def check_fetch(fetch: model.FetchStep) -> None:
             where=place,
             hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
         )
+    try:
+        check_time_format(event_time.timestamp_format or DEFAULT_FORMAT)
+    except InvalidManifest as error:
+        error.where = "fetch.eventTime.timestampFormat"
+        raise
 
 
 _MAX_TOPIC_BYTES: Final = 65_535
@@ -145,8 +157,6 @@ def _check_mqtt(fetch: model.Mqtt) -> None:
 
 
 def _check_ethereum_logs(fetch: model.EthereumLogs) -> None:
-    from odf_engine.data.ethereum import log_filter  # deferred: it imports sqlglot
-
     if fetch.chain_id is None and fetch.node_url is None:
         raise InvalidManifest(
             "an EthereumLogs source requires a chain or a node",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
     DATAFUSION,
@@ -28,6 +29,11 @@ from odf_engine.metadata.model import (
 from odf_engine.sql.query_text import attach_query_excerpt, with_backquotes
 from odf_engine.sql.variables import find_variable
 from odf_engine.workspace.definitions.definition import error_context
+
+if TYPE_CHECKING:
+    from odf_engine.sql import repeatability
+else:  # imports sqlglot
+    repeatability = LazyModule("odf_engine.sql.repeatability")
 
 
 class _PlannedDataset(Protocol):
@@ -120,10 +126,7 @@ def _check_installed(name: str, where: str, kind: type[InvalidQuery]) -> None:
 
 
 def _check_stateless(transform: Sql) -> None:
-    # Deferred: sqlglot is slow to import, and most commands have no query.
-    from odf_engine.sql.repeatability import find_stateful_operation
-
-    stateful_operation = find_stateful_operation(with_backquotes(transform.queries or []))
+    stateful_operation = repeatability.find_stateful_operation(with_backquotes(transform.queries or []))
     if stateful_operation is not None:
         raise stateful_query_error(stateful_operation)
 
@@ -159,13 +162,10 @@ def can_translate(snapshots: Sequence[DatasetSnapshot], configured: Collection[s
 
 
 def _check_repeatable(transform: Sql) -> None:
-    # Deferred: sqlglot is slow to import, and most commands have no query.
-    from odf_engine.sql.repeatability import find_nonrepeatable
-
     steps, engine = transform.queries or [], transform.engine.lower()
     if engine == DATAFUSION:
         steps = with_backquotes(steps)
-    if engine not in BUILT_IN_ENGINES or (word := find_nonrepeatable(steps)) is None:
+    if engine not in BUILT_IN_ENGINES or (word := repeatability.find_nonrepeatable(steps)) is None:
         return
     hint = "use system_time() for the time of the transaction, and columns of the inputs otherwise"
     if not word.text.endswith((")", "'", '"')):

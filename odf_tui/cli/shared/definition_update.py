@@ -202,7 +202,7 @@ def run_checks(
             continue
         input_ids = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
         if update.is_new and not input_ids <= known_ids:
-            message = "the query cannot be checked before its inputs exist and have data"
+            message = "the query was not checked: its inputs are new too. Check it after their first pull"
             skipped.append(ValidateResult(str(update.alias), message=message))
             continue
         dataset = "" if update.entry is None else str(update.entry.id)

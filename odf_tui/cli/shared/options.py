@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 import odf_engine
+from odf_engine import api
 from odf_engine.errors import OdfError, UsageError, has_surrogates
 
 if TYPE_CHECKING:
@@ -241,9 +242,7 @@ def branch_option(text: str) -> Callable[[F], F]:
 
 def parse_time_option(option: str, text: str | None) -> str | None:
     """Return the time of an option as RFC 3339; another text is a UsageError."""
-    from odf_engine.api import Timestamp
-
     try:
-        return None if text is None else str(Timestamp.parse(text))
+        return None if text is None else str(api.Timestamp.parse(text))
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
+from odf_engine import api
 from odf_engine.api import Timestamp, escape_controls, escape_json, has_controls, is_ascii_only, unwrap_stream
 from odf_engine.errors import BadData, UsageError
 from odf_tui.cli.shared.options import options_of
@@ -96,15 +97,10 @@ def json_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _json_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    from odf_engine.api import to_text  # deferred: PyArrow is slow to import
-
     try:
-        return [json_value(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):
-        try:
-            return to_text(column).to_pylist()
-        except (OverflowError, ValueError) as error:
-            raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
+        return [json_value(value) for value in api.python_values(column)]
+    except (OverflowError, ValueError) as error:
+        raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
 
 
 def console(stderr: bool = False) -> Console:
@@ -144,12 +140,10 @@ def print_json(document: Any) -> None:
     """Print the JSON document of a command."""
     import msgspec
 
-    from odf_engine.api import encode_hook
-
     try:
-        text = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2).decode()
+        text = msgspec.json.format(msgspec.json.encode(document, enc_hook=api.encode_hook), indent=2).decode()
     except UnicodeEncodeError:  # a file name that is not UTF-8
-        text = json.dumps(msgspec.to_builtins(document, enc_hook=encode_hook), indent=2)
+        text = json.dumps(msgspec.to_builtins(document, enc_hook=api.encode_hook), indent=2)
     sys.stdout.write(escape_json(text) + "\n")
 
 
@@ -158,9 +152,7 @@ def print_yaml(document: Any) -> None:
     import msgspec
     import yaml
 
-    from odf_engine.api import encode_hook
-
-    plain = msgspec.to_builtins(document, enc_hook=encode_hook)
+    plain = msgspec.to_builtins(document, enc_hook=api.encode_hook)
     sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=not is_ascii_only(), width=1000))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import odf_engine
+from odf_engine import api
 from odf_engine.api import escape_controls
 from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import set_timezone, zone_label
@@ -25,11 +26,9 @@ def start_worker(workspace: Workspace) -> None:
     """Start the worker, which runs flows and delivers the messages of alerts."""
     import asyncio  # slow to import
 
-    from odf_engine.api import Client
-
     async def start() -> None:
         # A task starts Spark if it needs it.
-        await (await Client.connect(workspace.folder, warm=False)).close()
+        await (await api.Client.connect(workspace.folder, warm=False)).close()
 
     asyncio.run(start())
 

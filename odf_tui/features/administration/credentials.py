@@ -28,7 +28,7 @@ class CredentialsController(Controller):
         """List the repositories, and whether credentials are stored for them."""
         while True:
             repositories = await asyncio.to_thread(self.workspace.repositories)
-            origins = await asyncio.to_thread(self.workspace.origins)
+            origins = await asyncio.to_thread(self.workspace.credentials.origins)
             rows = credential_rows(repositories, origins)
             choices = [Choice(row.url, row.name, remark=_status(row.url, origins)) for row in rows]
             choices.append(Choice(_ADDRESS, "another URL", ("plus",), "+"))
@@ -61,7 +61,7 @@ class CredentialsController(Controller):
         elif answer == "remove" and await self.host.ask(
             ConfirmDialog(f"Remove the credentials for {origin}?", "Pulls and pushes are then anonymous.")
         ):
-            await asyncio.to_thread(self.workspace.remove_login, url)
+            await asyncio.to_thread(self.workspace.credentials.forget, url)
             self.host.notice(f"removed credentials for {origin}")
 
     async def _log_in(self, url: str) -> None:
@@ -80,7 +80,7 @@ class CredentialsController(Controller):
             login = Login(user, secret, form.text("session"))
         else:
             login = Login(user, secret) if user else Login(token=secret)
-        origin = await asyncio.to_thread(self.workspace.store_login, url, login)
+        origin = await asyncio.to_thread(self.workspace.credentials.set, url, login)
         self.host.notice(f"stored credentials for {origin}")
 
 

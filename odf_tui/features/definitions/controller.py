@@ -159,7 +159,7 @@ class DefinitionsController(Controller):
         Raises:
             OdfError: a pull failed.
         """
-        display_name = self.workspace.remote_display_name
+        display_name = self.workspace.remotes.display_name
         names = {dependency.url: display_name(dependency.url) for dependency in error.inputs}
         question = (
             f"Pull {count_of(len(names), 'input')} from {'its remote' if len(names) == 1 else 'remotes'}?"

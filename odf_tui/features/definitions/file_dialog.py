@@ -111,7 +111,7 @@ class RawLines(LineScroll):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the text for a format that is not text."""
-        return [[(" no lines: the format is binary", "muted")]]
+        return [[(" this format has no lines of text: see its rows", "muted")]]
 
     def go_to(self, line: int) -> None:
         """Scroll to a line, from 1."""

@@ -12,11 +12,19 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedInput, TraceStep, to_ranges
+from odf_engine.api import (
+    OffsetRange,
+    ProducingTransaction,
+    RowSource,
+    TracedInput,
+    TraceStep,
+    pa,
+    pc,
+    to_ranges,
+)
 from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
 from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
-from odf_tui.lazy import pa, pc
 from odf_tui.text.format import OPERATION_SIGNS
 from odf_tui.text.row_text import Columns, Record, Value, read_record
 from odf_tui.text.values import CellColumn, cell_column, release_memory

@@ -315,7 +315,7 @@ class SharingController(Controller):
             PromptDialog("Repository name", "", "a short name, for use as NAME/dataset", check)
         )
         if name:
-            await asyncio.to_thread(self.workspace.add_repository, name, url)
+            await asyncio.to_thread(self.workspace.remotes.add, name, url)
             self.host.notice(f"added repository {name}")
 
     async def _remove_repository(self, repositories: Sequence[NamedUrl]) -> None:
@@ -329,7 +329,7 @@ class SharingController(Controller):
                 f"Remove the repository {name}?", "Its contents and the remotes of datasets are retained."
             )
         ):
-            await asyncio.to_thread(self.workspace.remove_repository, name)
+            await asyncio.to_thread(self.workspace.remotes.remove, name)
             self.host.notice(f"removed repository {name}")
 
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from textual.message import Message
 
-from odf_engine.api import Job, JobChanged, JobState, Verify
+from odf_engine.api import Job, JobChanged, JobState, LazyModule, Verify
 from odf_engine.api.model import (
     BlockBytes,
     BlockDocument,
@@ -23,7 +23,6 @@ from odf_engine.api.model import (
     Target,
 )
 from odf_engine.api.text import format_count, printable
-from odf_tui.lazy import LazyModule
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 from textual.message import Message
 
+from odf_engine.api import LazyModule
 from odf_engine.api.model import DatasetRow, Target
 from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count, printable
-from odf_tui.lazy import LazyModule
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
 from odf_tui.services.controller import Controller, Host
 from odf_tui.services.navigation import TrailEntry

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from odf_engine.api import pa, pc
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
-from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.row_text import read_scalar
 from odf_tui.text.values import column_texts, is_bytes
 
@@ -26,15 +26,15 @@ def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> 
 
 def _possible_characters(kind: pa.DataType, text: str) -> set[str]:
     """Return the characters that values of a type can contain."""
-    if pt.is_integer(kind):
+    if pa.types.is_integer(kind):
         return set("0123456789-")
-    if pt.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return set("0123456789-.e+")
-    if pt.is_floating(kind):
+    if pa.types.is_floating(kind):
         return set("0123456789-.e+infa")
-    if pt.is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return set("truefals")
-    if pt.is_temporal(kind):
+    if pa.types.is_temporal(kind):
         return set("0123456789-:. z")
     return set(text.lower())
 
@@ -52,19 +52,19 @@ def rows_containing(table: pa.Table, text: str) -> tuple[Any | None, list[Any]]:
 
 def _mask(column: pa.ChunkedArray, text: str) -> Any:
     kind = column.type
-    if pt.is_timestamp(kind) and (period := _period(text, kind)) is not None:
+    if pa.types.is_timestamp(kind) and (period := _period(text, kind)) is not None:
         return pc.and_(pc.greater_equal(column, period[0]), pc.less(column, period[1]))
-    if pt.is_temporal(kind):
+    if pa.types.is_temporal(kind):
         # Formatting a time takes a microsecond: each distinct value is formatted once.
         coded = column.combine_chunks().dictionary_encode()
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.combine_chunks()
         words = pa.array(column_texts(pa.chunked_array([coded.dictionary])), pa.string())
         return _contains(words, text).take(coded.indices)
-    if pt.is_nested(kind) or is_bytes(kind):
+    if pa.types.is_nested(kind) or is_bytes(kind):
         return _contains(pa.array(column_texts(column), pa.string()), text)
     try:
-        return _contains(column if pt.is_string(kind) else column.cast(pa.string()), text)
+        return _contains(column if pa.types.is_string(kind) else column.cast(pa.string()), text)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return _contains(pa.array(column_texts(column), pa.string()), text)
 

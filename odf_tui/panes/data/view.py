@@ -19,9 +19,9 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.worker import get_current_worker
 
+from odf_engine.api import pa
 from odf_engine.api.readers.row_window import RowWindow, extends
 from odf_engine.api.text import count_of, format_count, printable
-from odf_tui.lazy import pa
 from odf_tui.panes.data.derived_rows import (
     RowSelection,
     filter_rows,

@@ -11,10 +11,8 @@ from odf_engine.derive.provenance.model import (
     row_count,
 )
 from odf_engine.jobs.trace import Trace
+from tests.tui.haven import AIR, DAYS, STATIONS, did
 
-DAYS = "did:odf:air-by-day"
-AIR = "did:odf:port-haven.air-readings"
-STATIONS = "did:odf:port-haven.stations"
 QUERY = """SELECT
   window.start AS event_time, s.district,
   avg(r.pm25) AS pm25, -- micrograms
@@ -58,7 +56,7 @@ def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> T
                 "readings", AIR, "port-haven.air-readings", [(first, last - 3), (last, last)], 22, columns
             ),
             TracedInput("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
-            TracedInput("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
+            TracedInput("holidays", did("holidays"), "calendar.holidays", [(7, 7)], 1, missing=True),
         ],
         earlier=[(1, 1)],
     )  # fmt: skip
