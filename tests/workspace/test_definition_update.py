@@ -604,8 +604,10 @@ settings_of_it = st.tuples(
     st.none() | st.builds(model.SetLicense, short_name=words, name=words, website_url=words),
     st.none() | st.builds(model.SetInfo, words, st.none() | st.lists(words, max_size=2)),
     st.none()
-    | st.lists(st.builds(model.AttachmentEmbedded, words, words), max_size=2).map(
-        lambda items: model.SetAttachments(model.Embedded(items))
+    | st.dictionaries(st.sampled_from(["a", "b: c", "d/e"]), words, max_size=2).map(
+        lambda texts: model.SetAttachments(
+            model.Embedded([model.AttachmentEmbedded(path, text) for path, text in texts.items()])
+        )
     ),
 )
 definitions = st.builds(
