@@ -26,7 +26,7 @@ from odf_engine.sync.remotes.base import (
     read_verified_chunks,
     require_empty_target,
 )
-from odf_engine.sync.remotes.listing import ListedDataset, list_entry, read_index
+from odf_engine.sync.remotes.listing import RepositoryRow, list_entry, read_index
 
 _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
@@ -208,7 +208,7 @@ class FolderRepository:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._index: dict[str, ListedDataset] = {}
+        self._index: dict[str, RepositoryRow] = {}
 
     def datasets(self) -> Iterator[RepositoryEntry]:
         """Yield the folders that have a head, sorted by name."""

@@ -29,7 +29,7 @@ MAX_LIST_BYTES: Final = 16 << 20
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class ListedDataset(msgspec.Struct, frozen=True):
+class RepositoryRow(msgspec.Struct, frozen=True):
     """A dataset in a list; ``size`` in bytes of data. What is unknown is None or empty."""
 
     name: str
@@ -44,7 +44,7 @@ class ListedDataset(msgspec.Struct, frozen=True):
 
 
 class _List(msgspec.Struct, frozen=True):
-    datasets: list[ListedDataset]
+    datasets: list[RepositoryRow]
 
 
 def parse_list(data: bytes, repository: str) -> list[RepositoryEntry]:
@@ -60,7 +60,7 @@ def parse_list(data: bytes, repository: str) -> list[RepositoryEntry]:
     return sorted((list_entry(row, repository) for row in rows), key=lambda listed: listed.name.lower())
 
 
-def list_entry(row: ListedDataset, repository: str) -> RepositoryEntry:
+def list_entry(row: RepositoryRow, repository: str) -> RepositoryEntry:
     """Return a dataset of a list.
 
     Raises:
@@ -93,7 +93,7 @@ def _damaged(problem: str, repository: str) -> BadData:
     )
 
 
-def read_index(folder: Path) -> list[ListedDataset]:
+def read_index(folder: Path) -> list[RepositoryRow]:
     """Return the datasets in the index of a folder; none if there is no index or it is damaged."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(read_small_file(folder / INDEX), type=_List).datasets
@@ -107,7 +107,7 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
         OSError, OdfError: it cannot be written.
     """
     info = state.info
-    updated = ListedDataset(
+    updated = RepositoryRow(
         name=name,
         id=str(state.dataset_id),
         kind=state.kind.name,
