@@ -7,7 +7,9 @@ with it. Each push to the repository updates it.
 from __future__ import annotations
 
 import fcntl
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -15,7 +17,6 @@ from urllib.parse import quote
 import msgspec
 
 from odf_engine.base.atomic_files import atomic_file, read_small_file
-from odf_engine.base.files import open_file
 from odf_engine.chain.state import ChainState
 from odf_engine.errors import BadData, InvalidIdentity
 from odf_engine.identity.did import DatasetId
@@ -118,8 +119,7 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
         description=info.description if info else None,
         keywords=list(info.keywords) if info and info.keywords else None,
     )
-    with open_file(folder / f".{INDEX}.lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(folder):
         others = [
             row
             for row in read_index(folder)
@@ -128,3 +128,14 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
         rows = sorted([*others, updated], key=lambda row: row.name.lower())
         with atomic_file(folder / INDEX, 0o644) as new:
             new.write_bytes(msgspec.json.format(msgspec.json.encode(_List(rows)), indent=1))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder, without a file for it in the repository."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
