@@ -35,6 +35,7 @@ TOPICS: Final = {
     "stores": "Datasets in an object store, for several machines",
     "python": "The Python API",
     "troubleshooting": "Common errors and how to fix them",
+    "specification": "Where odf departs from the specification, and why",
     "glossary": "Terms of Open Data Fabric",
 }
 """The title of each topic, in reading order."""
