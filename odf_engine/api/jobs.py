@@ -132,11 +132,10 @@ class JobRunner:
         if self._runtime is None or not self._runtime.is_alive:
             _check_no_other_spark()
             workspace = self._workspace
-            reporter.phase("starting Spark")
             runtime = spark_session.SparkRuntime(
                 workspace.config.spark, workspace.odf / "spark.log", workspace.odf / "cache"
             )
-            with reporter.on_cancel(runtime.stop):
+            with reporter.nested_phase("starting Spark"), reporter.on_cancel(runtime.stop):
                 runtime.start()
             self._runtime = runtime
         return self._runtime

@@ -80,6 +80,10 @@ class StatusReporter(Reporter):
         with self._changes:
             self._status.progress = Progress(phase=name)
 
+    @property
+    def current_phase(self) -> str:
+        return self._status.progress.phase
+
     def set_amounts(self, **amounts: int | None) -> None:
         known = {name: value for name, value in amounts.items() if value is not None}
         with self._changes:

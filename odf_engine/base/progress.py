@@ -41,6 +41,20 @@ class Reporter:
     def phase(self, name: str) -> None:
         """Start a new phase: ``fetch``, ``read``, ``merge``, ``write``, ``commit``, …"""
 
+    @property
+    def current_phase(self) -> str:
+        """The name of the phase, or "" if the reporter discards it."""
+        return ""
+
+    @contextmanager
+    def nested_phase(self, name: str) -> Iterator[None]:
+        """Report a phase within another one, which goes on after the block."""
+        outer = self.current_phase
+        self.phase(name)
+        yield
+        if outer:
+            self.phase(outer)
+
     def set_amounts(
         self,
         *,

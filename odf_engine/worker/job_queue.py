@@ -55,6 +55,10 @@ class JobReporter(Reporter):
         with self._amounts:
             self._progress, self._fresh = Progress(phase=name), True
 
+    @property
+    def current_phase(self) -> str:
+        return self._progress.phase
+
     def set_amounts(self, **amounts: int | None) -> None:
         known = {name: value for name, value in amounts.items() if value is not None}
         with self._amounts:

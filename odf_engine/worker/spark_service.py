@@ -103,16 +103,16 @@ class SparkService:
             Cancelled: the job was cancelled while waiting.
         """
         self._check_alive()
-        if self.state == "starting":
-            reporter.phase("starting Spark")
-        elif self.state != "ready":
-            reporter.phase("starting Spark")
-            self.start()
-        with reporter.on_cancel(self._wake), self._condition:
-            while self.state == "starting":
-                reporter.raise_if_cancelled()
-                self._condition.wait()
-            reporter.raise_if_cancelled()
+        if self.state != "ready":
+            with reporter.nested_phase("starting Spark"):
+                if self.state != "starting":
+                    self.start()
+                with reporter.on_cancel(self._wake), self._condition:
+                    while self.state == "starting":
+                        reporter.raise_if_cancelled()
+                        self._condition.wait()
+        reporter.raise_if_cancelled()
+        with self._condition:
             if self._runtime is None:
                 raise self._error or OdfError("Spark is not running")
             return cast("SparkRuntime", self._runtime)

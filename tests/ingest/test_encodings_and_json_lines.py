@@ -29,7 +29,7 @@ def zipped(name: str, content: bytes) -> bytes:
     """A zip archive of one file."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(name, content)
+        archive.writestr(zipfile.ZipInfo(name), content)  # without the time of day
     return file.getvalue()
 
 
@@ -42,8 +42,12 @@ def zipped(name: str, content: bytes) -> bytes:
         (b"PK\x03\x04", "zip"),
         (b"PAR1\x15\x04", "Parquet"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Excel workbook"),
-        (zipped("xl/workbook.xml", b"<x/>"), "Excel workbook"),
-        (zipped("mimetype", b"application/vnd.oasis.opendocument.spreadsheet"), "OpenDocument spreadsheet"),
+        pytest.param(zipped("xl/workbook.xml", b"<x/>"), "Excel workbook", id="xlsx"),
+        pytest.param(
+            zipped("mimetype", b"application/vnd.oasis.opendocument.spreadsheet"),
+            "OpenDocument spreadsheet",
+            id="ods",
+        ),
         (b"SQLite format 3\x00", "SQLite database"),
     ],
 )

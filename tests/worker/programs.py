@@ -104,7 +104,9 @@ def run(request: Request, context: JobContext, reporter: Reporter) -> dict[str, 
             reporter.log(f"{sorted(context.environment)} {context}")
             return {"lengths": {name: len(value) for name, value in context.environment.items()}}
         case "spark":
+            reporter.phase("replay")
             context.host.spark(reporter)
+            reporter.log(f"goes on with {reporter.current_phase}")
         case "full":
             raise OSError(28, "No space left on device", "/data/slice")
         case "broken":

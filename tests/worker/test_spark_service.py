@@ -29,6 +29,7 @@ async def test_jobs_wait_for_a_spark_that_is_starting(home, follow):
     (home.folder / "spark-may-start").touch()
     events = await follow(client, 0, job)
     assert events[-1].job.state is JobState.done
+    assert "goes on with replay" in [getattr(event, "text", "") for event in events]
     await spark_state(client, "ready")  # the event of the worker may follow that of the job
     await client.close()
 
