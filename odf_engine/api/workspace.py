@@ -325,7 +325,7 @@ class Workspace(
 
         Args:
             names: names of datasets, patterns with ``%``, or URLs of datasets.
-            everything: pull all datasets.
+            everything: pull all datasets; with ``source``, all of that repository.
             recursive: pull the inputs first.
             source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
             alias: name of a new dataset.

@@ -77,7 +77,7 @@ class Worker:
         workspace: the workspace's folder.
         start_spark: starts Spark.
         executor: runs a request.
-        config: the settings of the worker. Commands delay its stop, and that of Spark, as jobs do.
+        config: the settings of the worker. Commands delay the stop of the worker and of Spark, as jobs do.
         send_patience: seconds until a client that reads nothing is disconnected.
         stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
         spark_later: start Spark with the first job that needs it, instead of immediately.

@@ -98,7 +98,7 @@ class RemoteDataset(Protocol):
 class ObjectNames:
     """The names of the objects of a remote dataset: their hashes, in one of the multibase encodings.
 
-    Names in base16 are the rule. Older repositories have base58btc, and those of other programs may have any.
+    Most names are in base16. Older repositories use base58btc, and other programs may use any encoding.
     """
 
     def __init__(self) -> None:
