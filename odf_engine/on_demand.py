@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odf_engine.derive.verify import recompute as recompute
     from odf_engine.derive.verify import replay as replay
     from odf_engine.derive.verify import report as verify_report
+    from odf_engine.derive.verify import result_file as result_file
     from odf_engine.engines import engine_router as engine_router
     from odf_engine.ingest import polling_source as polling_source
     from odf_engine.ingest import push_source as push_source
@@ -88,6 +89,7 @@ else:
     recompute = LazyModule("odf_engine.derive.verify.recompute")
     replay = LazyModule("odf_engine.derive.verify.replay")
     verify_report = LazyModule("odf_engine.derive.verify.report")
+    result_file = LazyModule("odf_engine.derive.verify.result_file")
     engine_router = LazyModule("odf_engine.engines.engine_router")
     polling_source = LazyModule("odf_engine.ingest.polling_source")
     push_source = LazyModule("odf_engine.ingest.push_source")

@@ -18,7 +18,15 @@ from odf_engine.errors import InvalidIdentity, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
-from odf_engine.on_demand import proof_check, query_execution, query_proof, query_results, row_export, scratch
+from odf_engine.on_demand import (
+    proof_check,
+    query_execution,
+    query_proof,
+    query_results,
+    result_file,
+    row_export,
+    scratch,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,7 +268,13 @@ class CheckProofResult(msgspec.Struct, frozen=True):
 
 
 class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
-    """Check a query proof and run its query again; ``proof`` is its text, ``dataset`` is empty."""
+    """Check a query proof and run its query again.
+
+    Attributes:
+        proof: the text of the proof.
+        dataset: is empty.
+        file: absolute path of a file to compare with the rows of the proof, or "".
+    """
 
     read_only = True
     has_screen = True
@@ -268,6 +282,7 @@ class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
 
     proof: str
     dataset: str = ""
+    file: str = ""
 
     def run(self, context: JobContext, reporter: Reporter) -> CheckProofResult:
         began = time.monotonic()
@@ -275,6 +290,10 @@ class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
         reporter.log(proof.query.strip())
         with release_arrow_memory():
             findings = proof_check.check_query_proof(proof, context.workspace, context.host.spark, reporter)
+            if self.file and (
+                finding := result_file.check_result_file(Path(self.file), proof.result, reporter)
+            ):
+                findings.append(finding)
         for finding in findings:
             reporter.log(finding.message)
         return CheckProofResult(

@@ -11,8 +11,8 @@ dataset whose only findings are about operations is reported as intact.
 A replay repeats the transactions, and with them any fault of their rules. With --recompute, the query of
 a derivative dataset runs once over the latest state of its inputs instead, and the rows are compared.
 
-With --proof, checks the proof of a query result instead. Exits with 3 if a dataset or a proof is
-invalid.
+With --proof, checks the proof of a query result instead, and whether a CSV or Parquet file (NAMES) has the
+rows of the proof. Exits with 3 if a dataset or a proof is invalid, or the file has other rows.
 """
 
 from __future__ import annotations
@@ -40,9 +40,16 @@ ORDER = 300
 MEANINGS = "validate audit prove"
 
 
-def check_proof(workspace: Workspace, file: Path) -> NoReturn:
-    """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked."""
-    report = run_request(workspace, CheckProof(proof=read_proof(file)), f"proof {file.name}")
+def check_proof(workspace: Workspace, file: Path, result: Path | None) -> NoReturn:
+    """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked.
+
+    Args:
+        workspace: the workspace.
+        file: the proof.
+        result: a file to compare with the rows of the proof.
+    """
+    request = CheckProof(proof=read_proof(file), file="" if result is None else str(result.absolute()))
+    report = run_request(workspace, request, f"proof {file.name}")
     show(report, lambda: _print_proof_report(report, workspace))
     sys.exit(0 if report.valid else 3 if report.checked else 1)
 
@@ -88,9 +95,12 @@ def command(
 ) -> None:
     workspace = open_workspace()
     if proof is not None:
-        if names or everything or span:
-            raise UsageError("--proof and datasets exclude each other", hint="use --proof FILE alone")
-        check_proof(workspace, proof)
+        if len(names) > 1 or everything or span:
+            problem = "--proof and datasets exclude each other"
+            raise UsageError(
+                problem, hint="use --proof FILE, or --proof FILE RESULT for a file with its rows"
+            )
+        check_proof(workspace, proof, Path(names[0]) if names else None)
     if options["integrity"] and options["recompute"]:
         raise UsageError("--integrity and --recompute exclude each other", hint="use one of them")
     if branch and recursive:

@@ -169,7 +169,14 @@ def test_query_proof_verifies_and_changes_to_it_are_found(odf: Odf, tmp_path: Pa
         assert message in odf("sql", wrong, "--proof", str(other)).err
     # ORDER BY leaves no tie open, and the order it gives is part of what is proven; without one none is.
     sql = "SELECT id % 2 AS a, 9 - id AS b FROM range(0, 9, 1, 3) ORDER BY a DESC LIMIT 3"
-    assert odf("sql", sql, "--csv", "--proof", str(file)).out.split() == ["a,b", "1,2", "1,4", "1,6"]
+    written = odf("sql", sql, "--csv", "--proof", str(file)).out
+    assert written.split() == ["a,b", "1,2", "1,4", "1,6"]
+    rows = _written(tmp_path / "rows.csv", written)
+    assert odf("verify", "--proof", str(file), str(rows)).code == 0
+    ran = odf("verify", "--proof", str(file), str(_written(rows, written.replace("1,4", "1,5"))))
+    assert (ran.code, "the rows of rows.csv differ from the rows of the proof" in ran.out) == (3, True)
+    ran = odf("verify", "--proof", str(file), str(_written(tmp_path / "rows.json", "[]")))
+    assert (ran.code, "only CSV and Parquet files" in ran.err) == (1, True)
     assert json.loads(file.read_text())["result"]["order"] == "query"
     hashes: set[str] = set()
     for values in ("(1), (3), (2)", "(2), (1), (3)"):
