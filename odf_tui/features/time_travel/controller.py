@@ -92,7 +92,7 @@ class TimeTravelController(Controller):
             TableStack.DatasetReplaced: self._dataset_changed,
             TableStack.Reloaded: self._rows_reloaded,
             TimeSlider.Moved: self._slider_moved,
-            TimeSlider.Pressed: self._run_command,
+            TimeSlider.SliderCommand: self._run_command,
             TimePanel.Typed: self._go_to_typed,
         }
 
@@ -276,7 +276,7 @@ class TimeTravelController(Controller):
         point = panel.track.axis.point_in_time(self._state_keys.get(panel.dataset))
         self._go_to(panel.dataset, point, immediate=immediate)
 
-    def _run_command(self, message: TimeSlider.Pressed) -> None:
+    def _run_command(self, message: TimeSlider.SliderCommand) -> None:
         panel = self.time_panel
         if panel is None:
             return

@@ -377,7 +377,7 @@ class TimeSlider(LineScroll, can_focus=True):
         """Posted when the user moved the slider."""
 
     @dataclass
-    class Pressed(Message):
+    class SliderCommand(Message):
         """Posted for a command: ``type``, ``keep`` or ``now``; ``refocus`` after a click."""
 
         command: str
@@ -445,13 +445,13 @@ class TimeSlider(LineScroll, can_focus=True):
 
     def action_send(self, command: str) -> None:
         """Post a command."""
-        self.post_message(self.Pressed(command))
+        self.post_message(self.SliderCommand(command))
 
     def on_click(self, event: events.Click) -> None:
         """Go to the clicked position."""
         event.stop()
         offset = event.get_content_offset(self)
-        self.post_message(self.Pressed("refocus"))
+        self.post_message(self.SliderCommand("refocus"))
         if offset is not None:
             cell = max(0, min(offset.x - 1, self.track_width - 1))
             if self.axis.go(self.axis.position_at(cell, self.track_width)) or not self.chosen:
