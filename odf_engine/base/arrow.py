@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     pc: Any
 else:
-    pa = LazyModule("pyarrow")
-    pc = LazyModule("pyarrow.compute")
-    pq = LazyModule("pyarrow.parquet")
-    types = LazyModule("pyarrow.types")
+    pa = LazyModule("pyarrow", stores_members=True)
+    pc = LazyModule("pyarrow.compute", stores_members=True)
+    pq = LazyModule("pyarrow.parquet", stores_members=True)
+    types = LazyModule("pyarrow.types", stores_members=True)
 
 __all__ = ["pa", "pc", "pq", "types"]

@@ -16,13 +16,22 @@ class LazyModule:
             import asyncio
         else:
             asyncio = LazyModule("asyncio")
+
+    Args:
+        name: the full name of the module.
+        stores_members: whether the members that were used become attributes, which loops read faster. Tests
+            cannot replace them in the module afterwards.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, stores_members: bool = False) -> None:
         self._name = name
+        self._stores_members = stores_members
         self._module: ModuleType | None = None
 
     def __getattr__(self, member: str) -> Any:
         if self._module is None:
             self._module = import_module(self._name)
-        return getattr(self._module, member)
+        value = getattr(self._module, member)
+        if self._stores_members:
+            setattr(self, member, value)
+        return value
