@@ -141,6 +141,8 @@ def test_query_proof_verifies_and_changes_to_it_are_found(odf: Odf, tmp_path: Pa
     assert document["result"]["rows"] == len(ran.json)
     right = odf("verify", "--proof", str(file))
     assert right.code == 0
+    written = _written(tmp_path / "all.csv", odf("sql", sql, "--csv", "--proof", str(other)).out)
+    assert odf("verify", "--proof", str(other), str(written)).code == 0  # sorted by all columns
     assert "signed with the key of port-haven.stations" in right.out
 
     def changed(**what: object) -> Ran:
