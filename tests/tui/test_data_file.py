@@ -204,6 +204,16 @@ def test_answers_of_a_url_without_a_suffix_are_recognized(server: str) -> None:
 CSV = "when;name;amount\n" + "".join(f"{day:02d}/01/2024;n{day % 7};{day},50\n" for day in range(1, 29))
 
 
+async def test_the_dialog_names_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "book.csv").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+    dialog = DataFileDialog("a from book.csv", lambda reporter: load_sample("book.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = app.text()
+        assert "not a text file: Excel workbook" in text and "no lines of text" not in text
+
+
 async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
     lines = CSV.splitlines()
     lines[3], lines[20] = "short", "31/02/2024;x;1,5"

@@ -30,7 +30,7 @@ MAX_LIST_BYTES: Final = 16 << 20
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class RepositoryRow(msgspec.Struct, frozen=True):
+class RepositoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A dataset in a list; ``size`` in bytes of data. What is unknown is None or empty."""
 
     name: str

@@ -88,10 +88,11 @@ class RawLines(LineScroll):
         super().__init__(id="raw")
         self._lines: Sequence[str] = ()
         self._bad: frozenset[int] = frozenset()
+        self._is_read = False
 
-    def set(self, lines: Sequence[str], bad: frozenset[int]) -> None:
-        """Replace the lines; ``bad`` are the numbers of bad rows."""
-        self._lines, self._bad = lines, bad
+    def set(self, file: InferredFile | None, bad: frozenset[int]) -> None:
+        """Show another file, or none if it could not be read; ``bad`` are the numbers of bad rows."""
+        self._lines, self._bad, self._is_read = file.lines if file else (), bad, file is not None
         self.reset()
 
     def count(self) -> int:
@@ -111,7 +112,7 @@ class RawLines(LineScroll):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the text for a format that is not text."""
-        return [[(" this format has no lines of text: see its rows", "muted")]]
+        return [[(" this format has no lines of text: see its rows", "muted")]] if self._is_read else []
 
     def go_to(self, line: int) -> None:
         """Scroll to a line, from 1."""
@@ -352,7 +353,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         file = self._found
         bad = frozenset(row.line for row in file.bad_rows) if file else frozenset[int]()
         self.query_one("#file-format", StaticLines).set(self._format_lines())
-        self.query_one(RawLines).set(file.lines if file else (), bad)
+        self.query_one(RawLines).set(file, bad)
         self.query_one(ParsedRows).set(file, bad)
         self.query_one(ColumnTable).set(file)
         self._show_column()
