@@ -199,6 +199,19 @@ async def test_damaged_block_is_listed_as_unreadable(workspace: Workspace) -> No
         assert "≠" in line
 
 
+def test_histories_are_sorted_by_time(workspace: Workspace) -> None:
+    boats = workspace.resolve("boats")
+    chain, second = boats.dataset, Timestamp.now().ns // 10**9 + 1
+    heads = [chain.head()]
+    for milliseconds in (0, 1, 2):  # a whole second is written without a fraction
+        moment = Timestamp(second * 10**9 + milliseconds * 10**6)
+        chain.reset(chain.block(4).hash, expected_head=chain.head())
+        chain.commit([SetInfo(str(moment))], system_time=moment, expected_head=chain.head())
+        heads.append(chain.head())
+    histories = Scenario(workspace).histories(str(boats.id))
+    assert [version.block for _, version in histories] == [str(head) for head in heads[-2::-1]]
+
+
 @pytest.mark.app
 async def test_key_steps_through_histories_before_resets(workspace: Workspace) -> None:
     """The blocks of each by H, and its rows by its reference, before resets."""
@@ -209,7 +222,8 @@ async def test_key_steps_through_histories_before_resets(workspace: Workspace) -
         assert head is not None
         chain.reset(chain.block(number).hash, expected_head=head)
         state = chain.state()
-        chain.commit([SetInfo(f"after {number}")], system_time=Timestamp.now(), expected_head=state.head)
+        later = Timestamp.from_ms(Timestamp.now().ns // 1_000_000 + 1)  # than the blocks that were removed
+        chain.commit([SetInfo(f"after {number}")], system_time=later, expected_head=state.head)
     state, source = chain.state(), Scenario(workspace)
     newest, oldest = (f"before-reset-{version.block[5:13]}" for _, version in source.histories(name))
     async with driven(source, (120, 36)) as drive:

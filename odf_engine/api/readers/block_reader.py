@@ -44,6 +44,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.block_layout import parse_block_layout
 from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.on_demand import definitions, metadata_yaml
 from odf_engine.rows.as_at import resolve_as_at
 from odf_engine.worker.endpoint import notify_datasets_changed
@@ -305,7 +306,8 @@ class BlockReader(RevisionReader):
         names = [name for name in entry.dataset.references() if name not in branches]
         histories = [(name, resolve_as_at(entry, name)) for name in names]
         earlier = [history for history in histories if not history[1].in_chain]
-        return sorted(earlier, key=lambda history: history[1].system_time, reverse=True)
+        # Not as texts, which have fewer digits for a whole second.
+        return sorted(earlier, key=lambda history: Timestamp.parse(history[1].system_time), reverse=True)
 
     def list_branches(self, dataset: str) -> list[Branch]:
         """Return the branches of a dataset, compared with its head."""
