@@ -109,7 +109,7 @@ def plan_pull(
         workspace: the workspace.
         selection: what is pulled.
         list_datasets: lists a repository that is selected as a whole, or that has a dataset selected by its
-            id. By default, none is listed.
+            id. By default, no repository is listed.
 
     Raises:
         UsageError: parts of the selection exclude each other.
@@ -213,11 +213,9 @@ class _TargetResolver:
         repository, _, dataset_id = text.partition("/")
         if not dataset_id.startswith(DID_PREFIX):
             return resolve_location(self.remotes, text)
-        name = self.remotes.repository(repository).name
+        name, wanted = self.remotes.repository(repository).name, str(DatasetId.parse(dataset_id))
         listed = self._list_datasets(name)
-        dataset = next(
-            (dataset for dataset in listed if dataset.id == str(DatasetId.parse(dataset_id))), None
-        )
+        dataset = next((dataset for dataset in listed if dataset.id == wanted), None)
         if dataset is not None:
             return self._location(name, dataset)
         hint = f"show its datasets: odf search --repo {name}"

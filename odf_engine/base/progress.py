@@ -48,7 +48,7 @@ class Reporter:
 
     @contextmanager
     def nested_phase(self, name: str) -> Iterator[None]:
-        """Report a phase within another one, which goes on after the block."""
+        """Report a phase inside another one, and return to the outer phase afterwards."""
         outer = self.current_phase
         self.phase(name)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import struct
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
@@ -236,6 +237,9 @@ def encode_state(state: ChainState) -> bytes:
     return _ENCODER.encode(state)
 
 
+_creation: Final = threading.Lock()
+
+
 @cache
 def _decoder() -> msgspec.msgpack.Decoder[ChainState]:
     # Slow to create, and not every process decodes a state.
@@ -248,8 +252,10 @@ def decode_state(data: bytes) -> ChainState:
     Raises:
         ValueError: not a state, or a state of another version of this program.
     """
+    with _creation:  # msgspec crashes if two threads create the decoders of a type at the same time
+        decoder = _decoder()
     try:
-        return _decoder().decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, InvalidIdentity, TypeError, AttributeError) as error:
         raise ValueError("not the stored state of a chain") from error
 

@@ -536,7 +536,7 @@ def digest_file(path: Path) -> FileDigest:
     with path.open("rb") as file:
         start = file.read(1 << 12)
     is_parquet = start.startswith(_PARQUET)
-    if not is_parquet and b"\0" not in start:  # the other formats begin with numbers of four bytes
+    if start and not is_parquet and b"\0" not in start:  # the other formats begin with numbers of four bytes
         raise BadData(
             "this is a text file: only Parquet and Arrow IPC files have a logical hash",
             where=str(path),

@@ -120,10 +120,10 @@ def prepare(
     Args:
         steps: the steps.
         fetched: the file.
-        root: the folder of the workspace, in which commands run.
-        job: for the prepared files.
+        root: the workspace folder, which is the working directory of commands.
+        job: the folder for prepared files.
         reporter: receives what is done, and can cancel.
-        limits: of the prepared files.
+        limits: the size limits, or None for the defaults.
 
     Raises:
         BadData: the archive is of another format, truncated, damaged, unsafe or beyond the limits, or has

@@ -15,13 +15,17 @@ def check_attachments(attachments: model.Attachments) -> None:
     """Check that attachments are small enough to be stored in a chain, and have paths of files in a folder.
 
     Raises:
-        InvalidManifest: they are too large; a path is absolute, leaves the folder, or is there twice.
+        InvalidManifest: they are too large; a path is absolute, leaves the folder, exists twice, or
+            is the folder of another attachment.
     """
     if not isinstance(attachments, model.Embedded):
         return
     paths = [attachment_path(item) for item in attachments.items]
     for path in {path for path in paths if paths.count(path) > 1}:
         raise InvalidManifest(f"two attachments have the path '{path}'", where="SetAttachments")
+    for path in paths:
+        if not set(paths).isdisjoint(path.parents):
+            raise InvalidManifest(f"an attachment is the folder of '{path}'", where="SetAttachments")
     size = sum(len(item.content.encode()) for item in attachments.items)
     if size > _MAX_ATTACHED:
         raise InvalidManifest(

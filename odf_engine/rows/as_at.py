@@ -31,7 +31,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         last_offset: the last offset of the newest row up to the block, or None if absent.
         head: whether it is the newest block.
         in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
-        history: name of the branch or earlier history by which the version was found, or "".
+        history: the branch or earlier history that the caller named, or "".
     """
 
     dataset: str

@@ -21,8 +21,8 @@ from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, p
 from odf_engine.sync.push import ChainPush
 from odf_engine.sync.push import push as push_chain
 from odf_engine.sync.remotes.base import RemoteDataset
-from odf_engine.sync.remotes.folder_remote import FolderRemote, folder_of
-from odf_engine.sync.remotes.listing import INDEX, update_index
+from odf_engine.sync.remotes.folder_remote import FolderRemote, FolderRepository, folder_of
+from odf_engine.sync.remotes.repository_index import INDEX
 from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
@@ -180,7 +180,7 @@ def _update_index(
         if folder in named or (folder / INDEX).is_file():
             name = remote.folder.relative_to(folder).as_posix()
             try:
-                update_index(folder, name, entry.dataset.state())
+                FolderRepository(f"{folder.as_uri()}/").update_index(name, entry.dataset.state())
             except (OSError, OdfError) as error:
                 reporter.warn(
                     f"pushed, but the index of the repository was not updated: {error}; odf search may show "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -225,3 +228,12 @@ def test_invalid_stored_state_is_rejected(data: bytes) -> None:
 def test_states_are_small(chains: Chains) -> None:
     state: ChainState = chains.state(chains.root, chains.schema())
     assert len(encode_state(state)) < 1500
+
+
+@pytest.mark.complete
+def test_states_are_decoded_first_by_several_threads() -> None:
+    for _ in range(10):  # a crash of the process is a matter of chance
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.chain.first_states"], cwd=Path(__file__).parents[2], check=False
+        )
+        assert ran.returncode == 0

@@ -385,3 +385,4 @@ def test_attachments_that_leave_the_folder_are_refused(fresh: Odf, tmp_path: Pat
 
 def test_attachments_with_the_same_path_are_refused(fresh: Odf) -> None:
     assert "two attachments" in fresh("add", "-", input=ATTACHED.replace("docs/b.md", "./README.md")).err
+    assert "is the folder of" in fresh("add", "-", input=ATTACHED.replace("docs/b.md", "README.md/b")).err

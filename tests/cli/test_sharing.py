@@ -282,7 +282,9 @@ def test_push_recursive_pushes_inputs_first(fresh: Odf, tmp_path: Path) -> None:
     make_derivative(workspace, root, "days")
     fresh("repo", "add", "lab", str(tmp_path / "lab"))
     ran = fresh("push", "-r", "days", "--to", "lab", "--json")
-    assert [(row["name"], row["status"]) for row in ran.json] == [("tides", "updated"), ("days", "updated")]
+    assert [(row["name"], row["status"], row["error"]) for row in ran.json] == [
+        ("tides", "updated", None), ("days", "updated", None),
+    ]  # fmt: skip
     assert fresh("push", "-r", "days", "--branch", "x").code == 2
 
 
@@ -319,6 +321,9 @@ def test_index_of_a_folder_lists_its_datasets_over_any_web_server(
     make_root(Workspace(tmp_path), "gone")
     fresh("push", "gone", "--to", "store")
     shutil.rmtree(store / "gone")
+    # An older program has pushed this one, without the index.
+    old = make_root(Workspace(tmp_path), "old")
+    shutil.copytree(old.dataset.folder, store / "old")
     fresh("push", "tides", "--to", "store")
     (here,) = [row for row in fresh("search", "--json").json["datasets"] if row["name"] == "tides"]
     state = entry.dataset.state()
@@ -332,7 +337,11 @@ def test_index_of_a_folder_lists_its_datasets_over_any_web_server(
         read("repo", "add", "web", url)
         rows = read("search", "harbour", "--json").json["datasets"]
         assert rows == [{**here, "url": f"{url}tides/", "repository": "web", "pull": "odf pull web/tides"}]
-        assert [row["name"] for row in read("search", "--json").json["datasets"]] == ["joe/tides", "tides"]
+        assert [row["name"] for row in read("search", "--json").json["datasets"]] == [
+            "joe/tides",
+            "old",
+            "tides",
+        ]
         missing = read("pull", "web/did:odf:fed01" + "ab" * 32)
         assert (missing.code, "web lists no dataset" in missing.err) == (1, True)
         assert read("pull", f"web/{entry.id}", "--json").json[0]["name"] == "joe/tides"

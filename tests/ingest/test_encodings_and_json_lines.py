@@ -64,6 +64,18 @@ def test_binary_and_markup_files_are_rejected_as_text(tmp_path: Path, data: byte
         reject_binary(path, "a.csv", "utf-16")
 
 
+def test_damaged_archives_are_no_workbooks(tmp_path: Path) -> None:
+    data = zipped("mimetype", b"spreadsheet" * 100)
+    for changed in (
+        data[:-30],
+        data.replace(b"spreadsheet", b"spreadshit!", 1),
+        data[:6] + b"\x01" + data[7:],
+    ):
+        (tmp_path / "a").write_bytes(changed)
+        with pytest.raises(BadData, match=r"not a text file: (zip archive|OpenDocument)"):
+            reject_binary(tmp_path / "a", "a.csv")
+
+
 @pytest.mark.parametrize(
     ("data", "declared", "found"),
     [

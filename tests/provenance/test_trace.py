@@ -113,7 +113,7 @@ def test_trace_of_a_value_names_contributing_columns(
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(0, 1)], "Y")
     assert [(feed.alias, feed.columns) for feed in step.feeds] == [("doubled", [("y", "identity")])]
-    assert step.how[-1] == "other gives no value of y: its rows only decide which rows there are"
+    assert step.how[-1] == "no value of y comes from other, whose rows decide which rows the result has"
     inner = step.feeds[0].step
     assert inner is not None and [feed.columns for feed in inner.feeds] == [[("x", "transformation")]]
     doubled = deriving.workspace.resolve("doubled")

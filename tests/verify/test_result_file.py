@@ -65,6 +65,13 @@ def test_csv_with_the_rows_of_a_proof_is_recognized(
     assert check_result_file(path, summary_of(table), Reporter()) is None
 
 
+@pytest.mark.parametrize("values", [[None], [1, None, 2], ["", None, ""], [None, None]])
+def test_rows_of_one_null_are_not_lost(tmp_path: Path, values: list[Any]) -> None:
+    table = pa.table({"a": pa.array(values, None if any(values) else pa.string())})
+    write_csv(tmp_path / "rows.csv", table)
+    assert check_result_file(tmp_path / "rows.csv", summary_of(table), Reporter()) is None
+
+
 def test_other_rows_are_found(tmp_path: Path) -> None:
     table = pa.table({"a b": [1, 2, None], "t": ["x", "", None]})
     result, path = summary_of(table), tmp_path / "rows.csv"
@@ -92,6 +99,7 @@ def test_files_that_cannot_be_compared_are_errors(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(BadData, match=message):
             check_result_file(path, result, Reporter())
-    nested = summary_of(pa.table({"a": [[1]]}))
-    with pytest.raises(Unsupported, match="column 'a' cannot be read from CSV"):
-        check_result_file(path, nested, Reporter())
+    path.write_text("a\n1\n")
+    for column in (pa.array([[1]]), pa.array([b"x"]), pa.array([b"xy"], pa.binary(2)), pa.array([{"b": 1}])):
+        with pytest.raises(Unsupported, match="column 'a' cannot be compared with CSV"):
+            check_result_file(path, summary_of(pa.table({"a": column})), Reporter())

@@ -114,7 +114,7 @@ class CellLineage:
         for alias in inputs:
             if not self.contributes(alias):
                 self.operations.append(
-                    f"{alias} gives no value of {names}: its rows only decide which rows there are"
+                    f"no value of {names} comes from {alias}, whose rows decide which rows the result has"
                 )
 
 

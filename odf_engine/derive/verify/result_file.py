@@ -10,7 +10,6 @@ from pyarrow import csv
 
 from odf_engine.base.arrow import pa, types
 from odf_engine.base.progress import Reporter
-from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import LogicalHasher, digest_file
 from odf_engine.derive.verify.finding_kinds import ProofFinding
@@ -23,7 +22,7 @@ _BLOCK_BYTES: Final = 4 << 20
 def check_result_file(path: Path, result: ResultSummary, reporter: Reporter) -> ProofFinding | None:
     """Return how a CSV or Parquet file differs from the rows of a proof, or None if it has these rows.
 
-    The rows must be in the order in which ``odf sql`` wrote them.
+    The file must have the row order of the output of ``odf sql``.
 
     Raises:
         NotFound: there is no such file.
@@ -57,13 +56,6 @@ def _schema(result: ResultSummary) -> pa.Schema:
 
 def _hash_csv(path: Path, schema: pa.Schema, reporter: Reporter) -> tuple[int, str]:
     """Return the number of rows of a CSV file, and the logical hash of its values."""
-    for field in schema:
-        if is_list_like(field.type) or types.is_nested(field.type) or types.is_binary(field.type):
-            raise Unsupported(
-                f"column '{field.name}' cannot be read from CSV",
-                where=str(path),
-                hint="write the result to a Parquet file",
-            )
     rows = 0
     with LogicalHasher(schema) as hasher:
         for batch in _batches(path, schema):
@@ -80,16 +72,30 @@ def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     convert = csv.ConvertOptions(
         column_types=texts, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
-    parse = csv.ParseOptions(newlines_in_values=True)
+    parse = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)  # a row of one null
     try:
         read = csv.ReadOptions(block_size=_BLOCK_BYTES)
         with csv.open_csv(path, read, parse, convert) as reader:
             if reader.schema.names != schema.names:
                 raise BadData("the file has other columns than the proof", where=str(path))
             for batch in reader:
-                yield pa.record_batch(
-                    [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)],
-                    schema=schema,
-                )
+                columns = [
+                    _parse_texts(column, field, path)
+                    for column, field in zip(batch.columns, schema, strict=True)
+                ]
+                yield pa.record_batch(columns, schema=schema)
     except pa.ArrowInvalid as error:
         raise BadData(f"the file cannot be read: {str(error).splitlines()[0]}", where=str(path)) from None
+
+
+def _parse_texts(texts: pa.Array, field: pa.Field, path: Path) -> pa.Array:
+    try:
+        if types.is_binary(field.type) or types.is_fixed_size_binary(field.type):
+            raise pa.ArrowNotImplementedError  # Arrow would take the text as bytes
+        return texts.cast(field.type)
+    except pa.ArrowNotImplementedError:
+        raise Unsupported(
+            f"column '{field.name}' cannot be compared with CSV",
+            where=str(path),
+            hint="write the result to a Parquet file",
+        ) from None

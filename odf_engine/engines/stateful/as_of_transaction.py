@@ -431,7 +431,7 @@ class AsOfTransaction(StatefulTransaction):
         if lost:
             self._reporter.warn(
                 f"{lost:,} late row{'' if lost == 1 else 's'} got the oldest version of '{join.table.name}' "
-                "that is kept, since the one of their time is not; odf pull --rederive joins all rows again",
+                "that is kept, since the one at their time was dropped; odf pull --rederive joins them again",
                 "other-version",
                 lost,
             )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import re
 import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
 
 _CONVERT: Final = "save the sheet as CSV, or convert the file in a Pipe step"
@@ -31,7 +33,7 @@ def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
     """Check the first bytes of a text file.
 
     Raises:
-        BadData: the file is a web page, XML or compressed.
+        BadData: the file is a web page, XML, compressed, a workbook or a database.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -57,12 +59,14 @@ def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
 
 def _workbook_kind(path: Path) -> str:
     """Return the kind of a workbook, which is a zip archive, or "" for another archive."""
-    with suppress(zipfile.BadZipFile, OSError, KeyError), zipfile.ZipFile(path) as archive:
+    damaged = (zipfile.BadZipFile, BadData, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
+    with suppress(*damaged), ZipArchive(path) as archive:
         names = archive.namelist()
         if any(name.startswith("xl/") for name in names):
             return "Excel workbook"
-        if "mimetype" in names and b"spreadsheet" in archive.read("mimetype")[:100]:
-            return "OpenDocument spreadsheet"
+        if "mimetype" in names:
+            with archive.open("mimetype") as file:
+                return "OpenDocument spreadsheet" if b"spreadsheet" in file.read(100) else ""
     return ""
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from odf_engine.base.atomic_files import make_folder
 from odf_engine.base.files import fsync_file, fsync_folder, remove_temporary
+from odf_engine.chain.state import ChainState
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import is_valid_name
@@ -26,7 +27,14 @@ from odf_engine.sync.remotes.base import (
     read_verified_chunks,
     require_empty_target,
 )
-from odf_engine.sync.remotes.listing import RepositoryRow, list_entry, read_index
+from odf_engine.sync.remotes.repository_index import (
+    RepositoryRow,
+    describe_state,
+    list_entry,
+    lock_index,
+    read_index,
+    write_index,
+)
 
 _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
@@ -225,6 +233,27 @@ class FolderRepository:
         for name in names:
             yield from self._look(folder, name, "")
 
+    def update_index(self, name: str, state: ChainState) -> None:
+        """Write the index of the folder anew, with the state of a dataset that was pushed.
+
+        It lists all datasets of the folder. Datasets that were pushed by other programs have no details.
+
+        Raises:
+            OSError, OdfError: the folder cannot be read, or the index cannot be written.
+        """
+        folder, pushed = folder_of(self.url), describe_state(name, state)
+        with lock_index(folder):
+            known = {row.name: row for row in read_index(folder)}
+            rows = [
+                pushed
+                if entry.name == name
+                else row
+                if (row := known.get(entry.name)) is not None and row.head == entry.head
+                else RepositoryRow(entry.name, head=entry.head)
+                for entry in self.datasets()
+            ]
+            write_index(folder, rows)
+
     def close(self) -> None:
         """Do nothing: there are no connections."""
 
@@ -252,7 +281,7 @@ class FolderRepository:
 def _find_dataset(folder: Path) -> Path:
     """Return the folder of a dataset whose name, or account, may be written in another case.
 
-    Names of datasets are compared without case (chapter "Dataset Name" of the specification).
+    Names are case-insensitive (chapter "Aliases and References" of the specification).
     """
     if (folder / "refs").is_dir():
         return folder

@@ -21,7 +21,7 @@ from odf_engine.sync.remotes.base import (
     ObjectNames,
     RepositoryEntry,
 )
-from odf_engine.sync.remotes.listing import INDEX, MAX_LIST_BYTES, parse_list
+from odf_engine.sync.remotes.repository_index import INDEX, MAX_LIST_BYTES, parse_list
 
 _Result = TypeVar("_Result")
 
@@ -275,7 +275,7 @@ class ServerRepository:
             with self._web.request("GET", url, headers=headers, missing=_NO_LIST) as response:
                 if response.content_type == "application/json":
                     return response.read_all(MAX_LIST_BYTES)
-                # Some servers do not know the type of the file, others return a page for each missing file.
+                # Some servers do not know the type of the file, others return a page for a missing file.
                 if not url.endswith(INDEX) or response.content_type == "text/html":
                     return None
                 data = response.read_all(MAX_LIST_BYTES)

@@ -60,7 +60,7 @@ class ObjectStoreRemote(BlockwiseRemote):
         self._head_key = f"refs/{reference}"
         self._access = access
         self._client = BucketClient(url, access)
-        self._is_found = False
+        self._was_case_tried = False
         self._reporter = access.reporter
         self._names = ObjectNames()
         self._is_empty = False
@@ -68,8 +68,8 @@ class ObjectStoreRemote(BlockwiseRemote):
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
         head, _ = self._read_head()
-        if head is None and not self._is_found:
-            self._is_found = True
+        if head is None and not self._was_case_tried:
+            self._was_case_tried = True
             if (url := _find_other_case(self.url, self._access)) is not None:
                 self._client = BucketClient(url, self._access)
                 head, _ = self._read_head()
@@ -254,7 +254,7 @@ class ObjectStoreRemote(BlockwiseRemote):
 def _find_other_case(url: str, access: RemoteAccess) -> str | None:
     """Return the URL of a dataset whose name, or account, is written in another case, or None.
 
-    Names of datasets are compared without case (chapter "Dataset Name" of the specification).
+    Names are case-insensitive (chapter "Aliases and References" of the specification).
     """
     place, name = url.rstrip("/").rsplit("/", 1)
     for parent in (f"{place}/", *_same_names(place, access)):

@@ -409,9 +409,6 @@ def check_precision(
     Raises:
         InvalidSchema: a column has a finer precision.
     """
-    for name in ("date_format", "timestamp_format"):
-        with error_context(f"read.{name.partition('_')[0]}Format"):
-            check_spark_format(getattr(source.read, name, None) or "")
     if not has_read_schema(source.read):
         return
     with error_context("read.schema"):

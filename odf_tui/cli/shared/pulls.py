@@ -66,7 +66,7 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         size = f", {format_bytes(result.bytes)}" if result.bytes else ""
         origin = f", from {remote}" if remote else ""
         rows = plain_row_count(result.records) + changes_in_brackets(result)
-        # The blocks matter to those who transfer them. A pull from a source without rows has other news.
+        # Without new rows, the number of blocks shows that something was committed.
         blocks = f" in {plain_block_count(result.blocks)}" if remote or not result.records else ""
         amount = f"{rows}{blocks}{size}"
         refused = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -31,7 +31,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class RepositoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A dataset in a list; ``size`` in bytes of data. What is unknown is None or empty."""
+    """A dataset in a list, with the size of its data in bytes. Unknown values are None."""
 
     name: str
     id: str | None = None
@@ -95,20 +95,16 @@ def _damaged(problem: str, repository: str) -> BadData:
 
 
 def read_index(folder: Path) -> list[RepositoryRow]:
-    """Return the datasets in the index of a folder; none if there is no index or it is damaged."""
+    """Return the datasets in the index of a folder, or [] if there is no index or it is damaged."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(read_small_file(folder / INDEX), type=_List).datasets
     return []
 
 
-def update_index(folder: Path, name: str, state: ChainState) -> None:
-    """Write the state of a dataset to the index of a folder. Datasets that were removed leave the index.
-
-    Raises:
-        OSError, OdfError: it cannot be written.
-    """
+def describe_state(name: str, state: ChainState) -> RepositoryRow:
+    """Return the row of a dataset in the index."""
     info = state.info
-    updated = RepositoryRow(
+    return RepositoryRow(
         name=name,
         id=str(state.dataset_id),
         kind=state.kind.name,
@@ -119,20 +115,21 @@ def update_index(folder: Path, name: str, state: ChainState) -> None:
         description=info.description if info else None,
         keywords=list(info.keywords) if info and info.keywords else None,
     )
-    with _locked(folder):
-        others = [
-            row
-            for row in read_index(folder)
-            if row.name.lower() != name.lower() and (folder / row.name / "refs" / "head").is_file()
-        ]
-        rows = sorted([*others, updated], key=lambda row: row.name.lower())
-        with atomic_file(folder / INDEX, 0o644) as new:
-            new.write_bytes(msgspec.json.format(msgspec.json.encode(_List(rows)), indent=1))
+
+
+def write_index(folder: Path, rows: Sequence[RepositoryRow]) -> None:
+    """Replace the index of a folder.
+
+    Raises:
+        OdfError: it cannot be written.
+    """
+    with atomic_file(folder / INDEX, 0o644) as new:
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(_List(list(rows))), indent=1))
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder, without a file for it in the repository."""
+def lock_index(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the index of a folder. The repository needs no file for it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
