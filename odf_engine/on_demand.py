@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from odf_engine.derive.verify import report as verify_report
     from odf_engine.derive.verify import result_file as result_file
     from odf_engine.engines import engine_router as engine_router
+    from odf_engine.ingest import new_columns as new_columns
     from odf_engine.ingest import polling_source as polling_source
     from odf_engine.ingest import push_source as push_source
     from odf_engine.metadata import yaml as metadata_yaml
@@ -91,6 +92,7 @@ else:
     verify_report = LazyModule("odf_engine.derive.verify.report")
     result_file = LazyModule("odf_engine.derive.verify.result_file")
     engine_router = LazyModule("odf_engine.engines.engine_router")
+    new_columns = LazyModule("odf_engine.ingest.new_columns")
     polling_source = LazyModule("odf_engine.ingest.polling_source")
     push_source = LazyModule("odf_engine.ingest.push_source")
     metadata_yaml = LazyModule("odf_engine.metadata.yaml")

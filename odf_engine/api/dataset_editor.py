@@ -64,7 +64,9 @@ class DatasetEditor(WorkspaceEntries):
             for dataset in datasets:
                 definition_update.record_manifest(self.folder, self.entry(dataset), path)
 
-    def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
+    def manifest_change(
+        self, dataset: str, text: str, *, drifted: bool = False, keeps_comments: bool = False
+    ) -> ManifestChange | None:
         """Return the change of the manifest file that defines a dataset to a definition.
 
         None if no such file is known, or it already has this text.
@@ -73,6 +75,8 @@ class DatasetEditor(WorkspaceEntries):
             dataset: id of the dataset.
             text: the definition.
             drifted: only if the file differs from the dataset by more than its text.
+            keeps_comments: whether the text of the file is edited if only columns and queries of sources
+                differ.
 
         Raises:
             OdfError: the file cannot be read, or no longer defines the dataset.
@@ -84,7 +88,7 @@ class DatasetEditor(WorkspaceEntries):
         datasets = self._workspace.datasets()
         if drifted and definition_update.find_manifest_drift(self.folder, entry, datasets) is None:
             return None
-        new = definition_update.replace_definition(path, entry, text)
+        new = definition_update.replace_definition(path, entry, text, keeps_comments=keeps_comments)
         old = path.read_text(encoding="utf-8")
         return None if new == old else ManifestChange(path, old, new)
 

@@ -202,7 +202,7 @@ class PayloadJob:
         """
         staged: StagedSlices | None = None
         try:
-            prepared = self._prepare()
+            prepared = self.prepare_file()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 staged = self._stage_valid_rows(prepared)
             self._payload.check_unchanged()
@@ -298,7 +298,12 @@ class PayloadJob:
             return None  # The file cannot be read at all.
         return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
 
-    def _prepare(self) -> PreparedFile:
+    def prepare_file(self) -> PreparedFile:
+        """Return the file after the prepare steps; it exists as long as the folder of the job.
+
+        Raises:
+            OdfError: a step failed.
+        """
         payload = self._payload
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:

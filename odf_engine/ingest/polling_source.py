@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,7 +20,8 @@ from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_wa
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.ingest.payload import IngestContext, PayloadJob
-from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource
+from odf_engine.ingest.prep_step import PreparedFile
+from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
@@ -169,6 +171,46 @@ def preview(
     yield None
 
 
+@contextmanager
+def sample_file(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    source: SetPollingSource,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    environment: Mapping[str, str],
+) -> Iterator[PreparedFile | None]:
+    """Yield the first file that was not ingested yet, else the newest one, after the prepare steps.
+
+    Yields None if the source has no file. Nothing is committed.
+
+    Args:
+        workspace: the workspace; relative paths start at its folder.
+        entry: the dataset.
+        source: the source, which may differ from the source in the chain.
+        runtime: a started Spark.
+        reporter: receives phases and amounts, and cancels the fetch.
+        environment: values for ``${{ env.NAME }}`` in the request.
+
+    Raises:
+        NotTrusted: the dataset is by a third party, and is not trusted.
+        OdfError: the source cannot be fetched.
+    """
+    Trust(workspace).require_trust(entry)
+    head = entry.dataset.state().head
+    for force in (False, True) if isinstance(source.fetch, FilesGlob | Url) else (False,):
+        options = PullOptions(force=force, environment=environment)
+        newest = 0
+        if force:
+            with _open_payloads(workspace, entry, runtime, reporter, options, source) as jobs:
+                newest = sum(1 for _ in jobs) - 1
+        with _open_payloads(workspace, entry, runtime, reporter, options, source) as jobs:
+            for _, make_job in islice(jobs, max(newest, 0), None):
+                yield make_job(head).prepare_file()
+                return
+    yield None
+
+
 def _poll(
     workspace: Workspace,
     entry: DatasetEntry,
@@ -196,10 +238,14 @@ def _open_payloads(
     runtime: SparkRuntime,
     reporter: Reporter,
     options: PullOptions,
+    source: SetPollingSource | None = None,
 ) -> Iterator[Iterator[tuple[Payload, Callable[[Multihash], PayloadJob]]]]:
-    """Yield the payloads since the last pull, with functions that make their jobs for the current head."""
+    """Yield the payloads since the last pull, with functions that make their jobs for the current head.
+
+    See :func:`pull` for the arguments. ``source`` replaces the source in the chain.
+    """
     state = entry.dataset.state()
-    source = state.polling_source
+    source = source or state.polling_source
     assert isinstance(source, SetPollingSource)
     with (
         translate_os_errors(workspace.odf, "the current file was not committed"),

@@ -1,4 +1,4 @@
-"""Validate and update the definition of a derivative dataset."""
+"""Validate and update the definition of a dataset."""
 
 from __future__ import annotations
 
@@ -13,19 +13,33 @@ from odf_engine.base.progress import Reporter, size_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, text_or_none
 from odf_engine.jobs.pull import count_changes
+from odf_engine.metadata.model import DatasetKind
 from odf_engine.on_demand import (
     chain_state,
     ddl,
     definitions,
     engine_router,
     metadata_yaml,
+    new_columns,
     query_migration,
     read_limit,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from odf_engine.ingest.new_columns import AcceptedColumns
     from odf_engine.metadata.model import DatasetSnapshot
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.definitions.definition import PlannedChange
     from odf_engine.workspace.workspace import Workspace
+
+
+class AppendedEvent(msgspec.Struct, frozen=True):
+    """An appended event: its title, and lines that start with ``+``, ``-`` or a space."""
+
+    title: str = ""
+    lines: list[str] = []
 
 
 class ValidateResult(msgspec.Struct, frozen=True):
@@ -41,6 +55,7 @@ class ValidateResult(msgspec.Struct, frozen=True):
             or ``lost`` (it has to be flushed or rebuilt).
         reads: size in bytes of the slices that each pull reads, if the query reads earlier rows again.
         warning: set if this size exceeds ``transform.mostReadBytes``.
+        changes: for a root dataset, the events that an :class:`Update` with ``accept_columns`` appends.
     """
 
     name: str = ""
@@ -51,10 +66,13 @@ class ValidateResult(msgspec.Struct, frozen=True):
     state: str = "none"
     reads: int | None = None
     warning: str | None = None
+    changes: list[AppendedEvent] = []
 
 
 class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
     """Validate the query of a derivative dataset; nothing is changed, and an invalid query fails the job.
+
+    For an existing root dataset, the new columns of its sources are found.
 
     ``manifest`` is the definition as YAML. ``dataset`` is empty for a dataset that does not exist yet.
     """
@@ -69,6 +87,10 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
         workspace = context.workspace
         snapshot = _definition(self.manifest, workspace)
         reporter.phase("validate")
+        if snapshot.kind is DatasetKind.Root:
+            accepted = _find_columns(workspace.resolve(self.dataset), snapshot, context, reporter)
+            changes = _appended_events(accepted.update.changes)
+            return ValidateResult(snapshot.name, checked=True, new=accepted.columns, changes=changes)
         engines = engine_router.built_in_engines(workspace, partial(context.host.spark, reporter))
         try:
             with closing(engine_router.EngineRouter(workspace.config, engines, workspace.odf)) as router:
@@ -95,13 +117,6 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
         return JobSummary(text, "good" if result.checked and not result.warning else "warn")
 
 
-class AppendedEvent(msgspec.Struct, frozen=True):
-    """An appended event: its title, and lines that start with ``+``, ``-`` or a space."""
-
-    title: str = ""
-    lines: list[str] = []
-
-
 class UpdateResult(msgspec.Struct, frozen=True):
     """Result of an update.
 
@@ -114,6 +129,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
         changes: the appended events.
         added, retracted, corrected: as in :class:`odf_engine.jobs.pull.PullResult`.
         message: a remark on the new query for the user, if there is one.
+        definition: the manifest with the accepted columns of a root dataset, if there are new ones.
     """
 
     name: str = ""
@@ -128,10 +144,13 @@ class UpdateResult(msgspec.Struct, frozen=True):
     retracted: int | UnsetType = UNSET
     corrected: int | UnsetType = UNSET
     message: str | None = None
+    definition: str | None = None
 
 
 class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
     """Update a derivative dataset to a definition, after the current query has processed earlier rows.
+
+    For a root dataset, the new columns of its sources are added.
 
     Attributes:
         dataset: id of the dataset.
@@ -139,7 +158,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
         state: what to do if the new query cannot continue from the state of the current one: ``flush`` emits
             the pending rows and starts with an empty state, ``rebuild`` computes the state which the new
             query would have. Empty: the job fails.
-        accept_columns: add new columns of the query to the schema, even if the definition is unchanged.
+        accept_columns: add new columns of the query or of the sources, even if the definition is unchanged.
         origin: URL of a third party's definition.
     """
 
@@ -156,6 +175,8 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
         if snapshot.name.lower() != str(entry.alias).lower():
             raise UsageError(f"the definition is for {snapshot.name}, not for {entry.alias}")
         before = entry.dataset.state()
+        if before.kind is DatasetKind.Root:
+            return self._accept_columns(entry, snapshot, context, reporter)
         options = query_migration.MigrationOptions(
             choice=self.state, accept_columns=self.accept_columns, origin=self.origin
         )
@@ -184,13 +205,59 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
             records=update.records,
             state=outcome.state,
             message=message,
-            changes=[AppendedEvent(change.title, change.lines) for change in outcome.changes],
+            changes=_appended_events(outcome.changes),
             **count_changes(entry.dataset, update.blocks, reporter),
+        )
+
+    def _accept_columns(
+        self, entry: DatasetEntry, snapshot: DatasetSnapshot, context: JobContext, reporter: Reporter
+    ) -> UpdateResult:
+        before = entry.dataset.state()
+        accepted = _find_columns(entry, snapshot, context, reporter, fetches=self.origin is None)
+        if accepted.update.events:
+            reporter.phase("commit")
+            reporter.raise_if_cancelled()
+            version = context.workspace.config.block_version
+            head = definitions.commit_update(entry, accepted.update, self.origin, block_version=version)
+            kinds = [change.title for change in accepted.update.changes]
+            reporter.log(f"committed block {head}: {', '.join(kinds)}")
+            reporter.committed(str(entry.id), str(head), kinds[-1], 0)
+        update = chain_state.ChainUpdate.from_states(before, entry.dataset.state())
+        return UpdateResult(
+            name=str(entry.alias),
+            status="updated" if update.blocks else "unchanged",
+            old_head=text_or_none(update.old_head),
+            new_head=text_or_none(update.new_head),
+            blocks=update.blocks,
+            state="none",
+            changes=_appended_events(accepted.update.changes),
+            message=None if accepted.columns else "the source has no new columns",
+            definition=metadata_yaml.snapshot_to_yaml(accepted.definition) if accepted.columns else None,
         )
 
     @classmethod
     def summarize(cls, result: UpdateResult) -> JobSummary:
         return JobSummary((result.status or "done") + (f", state {result.state}" if result.state else ""))
+
+
+def _find_columns(
+    entry: DatasetEntry,
+    snapshot: DatasetSnapshot,
+    context: JobContext,
+    reporter: Reporter,
+    *,
+    fetches: bool = True,
+) -> AcceptedColumns:
+    """Return a definition with the new columns of its sources; the source of a third party is not fetched."""
+    runtime = context.host.spark(reporter)
+    acceptance = new_columns.ColumnAcceptance(
+        context.workspace, entry, runtime, reporter, context.environment, fetches
+    )
+    return acceptance.plan(snapshot)
+
+
+def _appended_events(changes: Sequence[PlannedChange]) -> list[AppendedEvent]:
+    return [AppendedEvent(change.title, change.lines) for change in changes]
 
 
 def _definition(manifest: str, workspace: Workspace) -> DatasetSnapshot:

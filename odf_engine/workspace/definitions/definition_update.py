@@ -71,6 +71,7 @@ from odf_engine.workspace.definitions.definition import (
     topological_order,
 )
 from odf_engine.workspace.definitions.ineffective_options import check_options
+from odf_engine.workspace.definitions.manifest_edit import edit_document
 from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 
@@ -531,7 +532,9 @@ def read_own_manifest(folder: Path, entry: DatasetEntry, datasets: Sequence[Data
     return None
 
 
-def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:
+def replace_definition(
+    path: Path, entry: DatasetEntry, definition: str, *, keeps_comments: bool = False
+) -> str:
     """Return the text of a manifest file with another definition of a dataset.
 
     Other documents of the file are unchanged.
@@ -540,6 +543,7 @@ def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:
         path: the file.
         entry: the dataset.
         definition: the new definition, as YAML.
+        keeps_comments: whether the text of the file is edited if only columns and queries of sources differ.
 
     Raises:
         InvalidManifest: the file does not define the dataset.
@@ -549,8 +553,12 @@ def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:
     if not any(document is not None and _defines(document, entry) for _, document in documents):
         raise InvalidManifest(f"the file does not define {entry.alias}", where=str(path))
     text = definition.removeprefix("---\n").rstrip("\n") + "\n"
+    new = read_manifests(text, "definition")[0] if keeps_comments else None
     parts = [
-        text if document is not None and _defines(document, entry) else part for part, document in documents
+        (new and edit_document(part, new)) or text
+        if document is not None and _defines(document, entry)
+        else part
+        for part, document in documents
     ]
     return "---\n".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
 

@@ -91,11 +91,11 @@ class DefinitionUpdate:
             The names of the datasets that changed, and the exit code.
         """
         updates = self.workspace.plan_definitions(snapshots)
+        queries = [at for at, update in enumerate(updates) if self._requires_worker(update)]
         if not options_of().json and (dry_run or not options_of().quiet):
-            print_changes(updates)
+            print_changes([update for at, update in enumerate(updates) if not self._accepts(update)])
         jobs: dict[int, Job] = {}
         if not dry_run:
-            queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
             updates = self._append_events(snapshots, updates, queries)
             jobs = self._run_update_jobs(snapshots, updates, queries)
         results = {at: result for at, job in jobs.items() if (result := job.result_of(Update))}
