@@ -179,6 +179,10 @@ class InvalidSchema(OdfError):
     """A malformed DDL or Arrow schema, or a schema that the data do not match."""
 
 
+class NewColumns(InvalidSchema):
+    """The data have columns that the dataset does not have, and no other difference."""
+
+
 class BadData(OdfError):
     """External data that do not match the manifest; ``where`` is the file, row and column."""
 

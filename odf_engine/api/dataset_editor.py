@@ -135,9 +135,16 @@ class DatasetEditor(WorkspaceEntries):
         notify_datasets_changed(self.folder)
         return [str(entry.alias) for entry in entries]
 
-    def plan_definitions(self, definitions: Sequence[model.DatasetSnapshot]) -> list[PlannedUpdate]:
-        """Return the events that definitions of new and existing datasets append, in the same order."""
-        return self._workspace.update(definitions, dry_run=True)
+    def plan_definitions(
+        self, definitions: Sequence[model.DatasetSnapshot], *, accepts_columns: bool = False
+    ) -> list[PlannedUpdate]:
+        """Return the events that definitions of new and existing datasets append, in the same order.
+
+        Args:
+            definitions: the definitions.
+            accepts_columns: whether preprocess queries may return columns that their datasets do not have.
+        """
+        return self._workspace.update(definitions, dry_run=True, accepts_columns=accepts_columns)
 
     def update_definitions(
         self,

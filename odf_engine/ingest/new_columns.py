@@ -47,7 +47,7 @@ from odf_engine.workspace.definitions.definition import PlannedUpdate, accepts_o
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from odf_engine.spark import DataFrame
+    from odf_engine.spark import DataFrame, SparkSession
     from odf_engine.spark.runtime.session import SparkRuntime
 
 Source = SetPollingSource | AddPushSource
@@ -110,6 +110,7 @@ class ColumnAcceptance:
         declared = declared_schema(state)
         events, new = list(definition.metadata), dict[str, pa.Field]()
         if declared is not None:
+            session = self.runtime.session()
             with (
                 error_context(f"dataset {self.entry.alias}"),
                 translate_os_errors(self.workspace.odf, "the definition was not changed"),
@@ -117,7 +118,7 @@ class ColumnAcceptance:
             ):
                 for at, event in enumerate(events):
                     if isinstance(event, SetPollingSource | AddPushSource):
-                        extended = _SourceExtension(self, state, declared, folder).extend(event)
+                        extended = _SourceExtension(self, session, state, declared, folder).extend(event)
                         events[at] = extended.source
                         new |= {field.name.casefold(): field for field in extended.columns}
         extended_definition = replace(definition, metadata=_with_listed(events, list(new.values())))
@@ -130,7 +131,7 @@ class ColumnAcceptance:
         return AcceptedColumns(extended_definition, update, [field.name for field in new.values()])
 
     def _plan_update(self, definition: DatasetSnapshot) -> PlannedUpdate:
-        (update,) = self.workspace.update([definition], dry_run=True)
+        (update,) = self.workspace.update([definition], dry_run=True, accepts_columns=True)
         return update
 
 
@@ -152,12 +153,15 @@ class _SourceExtension:
     """Adds new columns to a source.
 
     Attributes:
+        context: the dataset.
+        session: Spark session.
         state: the state of the chain.
         declared: its schema.
         folder: for temporary files.
     """
 
-    _context: ColumnAcceptance
+    context: ColumnAcceptance
+    session: SparkSession
     state: ChainState
     declared: pa.Schema
     folder: Path
@@ -167,7 +171,7 @@ class _SourceExtension:
         columns = columns_of_step(source.read)
         versions = list(self._versions(source))
         added = self._added_since(columns, versions[:1])
-        if added or not isinstance(source, SetPollingSource) or not self._context.fetches:
+        if added or not isinstance(source, SetPollingSource) or not self.context.fetches:
             return self._complete(source, added or self._added_since(columns, versions[1:2]), None)
         with self._sample(source) as file:
             if file is not None:
@@ -176,12 +180,12 @@ class _SourceExtension:
 
     def _versions(self, source: Source) -> Iterator[ReadStep]:
         """Yield the read steps of the source in the chain, newest first."""
-        dataset, name = self._context.entry.dataset, getattr(source, "source_name", None)
+        dataset, name = self.context.entry.dataset, getattr(source, "source_name", None)
         for row in dataset.list_blocks(self.state.blocks, kinds={kind_of(source)}):
             event = dataset.block(row.hash).block.event
-            if isinstance(event, SetPollingSource | AddPushSource):
-                if getattr(event, "source_name", None) == name:
-                    yield event.read
+            is_source = isinstance(event, SetPollingSource | AddPushSource)
+            if is_source and getattr(event, "source_name", None) == name:
+                yield event.read
 
     def _added_since(self, columns: pa.Schema | None, before: Sequence[ReadStep]) -> list[str]:
         """Return the names of columns that an earlier read step and the dataset do not have."""
@@ -193,7 +197,7 @@ class _SourceExtension:
 
     @contextmanager
     def _sample(self, source: SetPollingSource) -> Iterator[PreparedFile | None]:
-        context = self._context
+        context = self.context
         with sample_file(
             context.workspace, context.entry, source, context.runtime, context.reporter, context.environment
         ) as file:
@@ -223,7 +227,7 @@ class _SourceExtension:
 
     def _infer_types(self, step: Csv, file: PreparedFile) -> list[str]:
         """Return the types of the columns of a CSV file as DDL."""
-        reporter = self._context.reporter
+        reporter = self.context.reporter
         separator = None if step.separator is None else step.separator.replace("\\t", "\t")
         choices = FileChoices(separator or ",", step.quote or '"', step.encoding, header=True)
         inferred = infer_file(read_sample(file.path, _SAMPLE_NAME, reporter), choices, reporter)
@@ -251,9 +255,11 @@ class _SourceExtension:
                 result = self._preprocess(frame, step)
         return _ExtendedSource(source, self._new_columns(source, columns, result.schema))
 
-    def _frame(self, step: ReadStep, columns: pa.Schema | None, file: PreparedFile | None) -> DataFrame | None:
+    def _frame(
+        self, step: ReadStep, columns: pa.Schema | None, file: PreparedFile | None
+    ) -> DataFrame | None:
         """Return rows as the step reads them, or None if their columns are not known."""
-        context, session = self._context, self._context.runtime.session()
+        context, session = self.context, self.session
         if file is not None and (columns is None or isinstance(step, Csv)):
             limits = PrepareLimits.of(context.workspace.config.prepare)
             plan = read(session, step, file, self.folder, context.reporter, ReadOptions(limits))
@@ -261,9 +267,9 @@ class _SourceExtension:
         return None if columns is None else session.createDataFrame([], spark_schema(columns))
 
     def _preprocess(self, frame: DataFrame, step: Sql | None) -> PreprocessedRows:
-        context = self._context
+        context = self.context
         memory = parse_size(context.workspace.config.datafusion.memory)
-        return preprocess(context.runtime.session(), frame, step, self.folder, memory, context.reporter)
+        return preprocess(self.session, frame, step, self.folder, memory, context.reporter)
 
     def _new_columns(self, source: Source, columns: pa.Schema | None, result: pa.Schema) -> list[pa.Field]:
         """Return the columns of a result that the dataset does not have.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,16 @@ from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
 from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, write_slices
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
-from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
+from odf_engine.errors import (
+    BadData,
+    Cancelled,
+    Conflict,
+    InvalidQuery,
+    InvalidSchema,
+    NewColumns,
+    NotSynced,
+    OdfError,
+)
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
@@ -70,6 +80,7 @@ from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations
+from odf_engine.workspace.definitions.definition_update import find_manifest
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -211,6 +222,8 @@ class PayloadJob:
             raise
         except OdfError as error:
             self._payload.check_unchanged()  # A change of the file explains the error.
+            if isinstance(error, NewColumns) and error.hint is None:
+                error.hint = self._accept_hint()
             error.message = self._name_origins(error.message)
             error.where = error.where and self._name_origins(error.where)
             error.excerpt = tuple(map(self._name_origins, error.excerpt))
@@ -218,6 +231,15 @@ class PayloadJob:
         finally:
             for part in () if staged is None else staged.merged.written:
                 remove_temporary(part.path)
+
+    def _accept_hint(self) -> str:
+        """Return the command that adds the new columns of the source to the dataset."""
+        manifest = find_manifest(self._root, self._entry)
+        command = "odf add --update --accept-columns"
+        if manifest is None:
+            return f"to add them, run odf show --manifest {self._entry.alias} | {command} -"
+        path = manifest.relative_to(self._root) if manifest.is_relative_to(self._root) else manifest
+        return f"to add them to the dataset, run {command} {shlex.quote(str(path))}"
 
     def _stage_valid_rows(self, prepared: PreparedFile) -> StagedSlices | None:
         """Write the rows of a file; without its invalid rows if the dataset rejects them.

@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from odf_engine.base.config import Config, SystemColumns
 from odf_engine.chain.state import ChainState
-from odf_engine.data.ddl import to_ddl, type_ddl
+from odf_engine.data.ddl import type_ddl
 from odf_engine.data.odf_schema import attributes_of_step
 from odf_engine.data.parquet.slices import slice_schema, with_kamu_types
 from odf_engine.data.schema_enforcement import equal_except_precision, match_columns, with_timestamp_unit
-from odf_engine.errors import InvalidSchema
+from odf_engine.errors import InvalidSchema, NewColumns
 from odf_engine.metadata.model import AddPushSource, DataSchema, DatasetVocabulary, SetPollingSource
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
 
@@ -148,6 +148,7 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     """Compare names and types of columns. Their order and nullability may differ.
 
     Raises:
+        NewColumns: the source has further columns.
         InvalidSchema: the columns differ.
     """
     expected = data_columns(declared, vocab)
@@ -167,13 +168,10 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     differences = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
     if not differences:
         return
+    problem = "the columns differ from those of the dataset: " + "; ".join(differences)
+    if not missing and not changed:
+        raise NewColumns(problem)
     hint = "select the dataset's columns in the preprocess query, or create a new dataset for the others"
     if new and not changed:
-        listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
-        hint = (
-            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest (see"
-            " odf show --manifest) and run odf add --update; or omit them in the query"
-        )
-        if missing:
-            hint += ", and select NULL for missing columns"
-    raise InvalidSchema("the columns differ from those of the dataset: " + "; ".join(differences), hint=hint)
+        hint = "select NULL for missing columns in the query"
+    raise InvalidSchema(problem, hint=hint)

@@ -62,8 +62,7 @@ def add_columns(
             selected = _read_select(steps, index, names)
         if not selected.has_star:
             written = [
-                name if _PLAIN_NAME.fullmatch(name) else quote + name.replace(quote, quote * 2) + quote
-                for name in names
+                name if _is_plain(name) else quote + name.replace(quote, quote * 2) + quote for name in names
             ]
             extended[index] = replace(steps[index], query=_insert(steps[index].query, selected, written))
         if selected.table.casefold() == table.casefold():
@@ -154,6 +153,16 @@ def _obstacle(
         where=f"{step}, line {line}, column {column}",
         hint=f"add {listed} to the query here, then run the command again",
     )
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a query can have the name without quotation marks."""
+    if not _PLAIN_NAME.fullmatch(name):
+        return False
+    try:
+        return isinstance(parse_query(f"SELECT {name} FROM t", ()).expressions[0], exp.Column)
+    except LineageUnresolved:
+        return False
 
 
 def _insert(query: str, selected: _SelectList, names: Sequence[str]) -> str:

@@ -350,6 +350,7 @@ class Workspace:
         *,
         dry_run: bool = False,
         shown: Sequence[PlannedUpdate] | None = None,
+        accepts_columns: bool = False,
     ) -> list[PlannedUpdate]:
         """Append the events that make datasets match their definitions. Nothing is deleted.
 
@@ -361,6 +362,7 @@ class Workspace:
             origins: as for :meth:`add`; a dataset changed by a third party is no longer own.
             dry_run: return the changes without making them.
             shown: the result of a dry run that the user has confirmed.
+            accepts_columns: whether preprocess queries may return columns that their datasets do not have.
 
         Returns:
             The changes, one for each definition, in their order; some may have no events.
@@ -369,6 +371,7 @@ class Workspace:
             Conflict: another process committed to one of the datasets, which is unchanged; or the changes
                 differ from ``shown``.
             ChainRuleViolated: a change that an append rule rejects, such as an incompatible schema.
+            InvalidSchema: a preprocess query returns columns that its dataset does not have.
             UsageError: a query with a state changes, and the state requires a decision.
             RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
@@ -381,6 +384,11 @@ class Workspace:
             snapshots = self.localize_inputs(snapshots)
             planned = definition_update.plan_updates(self._readable_datasets(), snapshots, new_id, forms)
             query_check.check_queries(planned.updates, self.config.engines)
+            if not accepts_columns:
+                checked = [
+                    replace(item, unused=query_check.check_result_columns(item)) for item in planned.updates
+                ]
+                planned = planned._replace(updates=checked)
             if keys is None:
                 return planned.updates
             for planned_update in planned.updates:

@@ -177,7 +177,7 @@ def _apply(workspace: Workspace, definitions: _Definitions, options: _Options) -
     """Add or update the datasets; return the names of the changed ones, and the exit code."""
     if options.update:
         updating = DefinitionUpdate(
-            workspace, definitions.origins, options.state or "", options.accept_columns
+            workspace, definitions.origins, options.state or "", options.accept_columns, definitions.files
         )
         return updating.run(definitions.snapshots, dry_run=options.dry_run)
     added = workspace.add_definitions(definitions.snapshots, definitions.origins)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.column_names import appearance, spell_out
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.errors import BadData, InvalidSchema, NewColumns
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import (
     TextFile,
@@ -245,6 +245,7 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     """Check the header. Declared columns go by position, so it must have their order.
 
     Raises:
+        NewColumns: the header has further columns.
         InvalidSchema: the header differs from the columns, or has empty or repeated names.
     """
     place = f"{name}: line 1"
@@ -274,15 +275,15 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
                 hint="remove the separator at the end of each line in the source or in a prepare step, or add"
                 " a column such as `unused STRING` to the end of read.schema",
             )
-        nameless = [at for at, text in enumerate(folded, 1) if not text]
-        added = f"add {shorten(', '.join(map(spell_out, new)))} to read.schema and run odf add --update"
-        if nameless:
-            added = f"column {nameless[0]} has no name in the header: add one for it to read.schema"
-        raise InvalidSchema(
-            f"the file has {count_of(len(header), 'column')}, read.schema declares {len(columns)}",
-            where=place,
-            hint=added if len(new) == len(header) - len(columns) else both,
-        )
+        problem = f"the file has {count_of(len(header), 'column')}, read.schema declares {len(columns)}"
+        if len(new) != len(header) - len(columns):
+            raise InvalidSchema(problem, where=place, hint=both)
+        if "" in folded:
+            at = folded.index("") + 1
+            hint = f"column {at} has no name in the header: add one for it to read.schema"
+            raise InvalidSchema(problem, where=place, hint=hint)
+        listed = shorten(", ".join(map(spell_out, new)))
+        raise NewColumns(f"{problem}; new: {listed}", where=place)
     moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
     if moved:
         raise InvalidSchema(

@@ -686,6 +686,7 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
         changes: a description of each event.
         head: the head that the definition was compared with, or None for a new dataset.
         system_time: system time of the new blocks.
+        unused: new columns of ``read.schema`` that the preprocess query does not use.
     """
 
     entry: DatasetEntry | None
@@ -695,6 +696,7 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[PlannedChange]
     head: Multihash | None = None
     system_time: Timestamp
+    unused: list[str] = []
 
 
 class UpdatePlan(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import astuple
 
 from odf_engine.base.lazy import LazyModule
 from odf_engine.chain.normal_form import (
@@ -15,24 +18,31 @@ from odf_engine.chain.normal_form import (
     engine_version,
     stateful_query_error,
 )
-from odf_engine.errors import InvalidQuery
+from odf_engine.chain.schema_evolution import read_declaration
+from odf_engine.chain.state import ChainState
+from odf_engine.data.odf_schema import columns_of_step
+from odf_engine.errors import InvalidQuery, InvalidSchema
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetSnapshot,
     MetadataEvent,
+    SetDataSchema,
     SetPollingSource,
     SetTransform,
     Sql,
     SqlQueryStep,
+    kind_of,
 )
+from odf_engine.sql.lineage_model import ANY_COLUMN
 from odf_engine.sql.query_text import attach_query_excerpt, with_backquotes
 from odf_engine.sql.variables import find_variable
-from odf_engine.workspace.definitions.definition import error_context
+from odf_engine.workspace.definitions.definition import PlannedUpdate, error_context
 
 if TYPE_CHECKING:
-    from odf_engine.sql import repeatability
+    from odf_engine.sql import query_lineage, repeatability
 else:  # imports sqlglot
+    query_lineage = LazyModule("odf_engine.sql.query_lineage")
     repeatability = LazyModule("odf_engine.sql.repeatability")
 
 
@@ -203,3 +213,70 @@ def _check_lateness(event: SetTransform) -> None:
                 where="query",
                 hint=f"use an alias of an input: {', '.join(aliases)}",
             )
+
+
+_INPUT: Final = "input"
+_NAME: Final = re.compile(r"\w+")
+ACCEPT_COLUMNS: Final = "odf add --update --accept-columns MANIFEST"
+
+
+def check_result_columns(update: PlannedUpdate) -> list[str]:
+    """Check that the changed preprocess queries of a dataset return columns of its schema only.
+
+    Queries whose columns cannot be resolved without an engine are not checked.
+
+    Returns:
+        The columns that are new in ``read.schema``, and neither returned nor used by the query.
+
+    Raises:
+        InvalidSchema: a query returns a new column; all following pulls would fail.
+    """
+    if update.entry is None:
+        return []
+    state = update.entry.dataset.state()
+    declarations = [event for event in update.events if isinstance(event, SetDataSchema)]
+    declared = read_declaration(declarations[-1] if declarations else state)
+    if declared is None:
+        return []
+    known = {name.casefold() for name in (*declared.names, *astuple(state.vocabulary))}
+    unused: list[str] = []
+    with error_context(f"dataset {update.alias}"):
+        for event in update.events:
+            if isinstance(event, SetPollingSource | AddPushSource) and event.preprocess is not None:
+                unused += _check_source_columns(event, event.preprocess, state, known)
+    return unused
+
+
+def _check_source_columns(
+    event: SetPollingSource | AddPushSource, step: Sql, state: ChainState, known: Collection[str]
+) -> list[str]:
+    before = state.polling_source
+    if isinstance(event, AddPushSource):
+        before = state.push_sources.get(event.source_name)
+    read = _column_names(event)
+    lineage = query_lineage.trace_columns(with_backquotes(step.queries or []), {_INPUT: read})
+    if lineage.problem or ANY_COLUMN in lineage.outputs:
+        return []
+    old = known | {name.casefold() for name in _column_names(before) or ()}
+    new_in_file = {name.casefold(): name for name in read or () if name.casefold() not in old}
+    # The engine names other expressions that have no alias.
+    new = [name for name in lineage.outputs if _NAME.fullmatch(name) and name.casefold() not in known]
+    if new:
+        it = "it" if len(new) == 1 else "them"
+        parts = "the preprocess query returns"
+        if all(name.casefold() in new_in_file for name in new):
+            parts = "read.schema declares and the preprocess query returns"
+        raise InvalidSchema(
+            f"new {'column' if len(new) == 1 else 'columns'} {', '.join(new)}:"
+            f" {parts} {it}, but SetDataSchema lacks {it}",
+            where=kind_of(event),
+            hint=f"to add {it} to all of them, run {ACCEPT_COLUMNS}",
+        )
+    sources = [*lineage.outputs.values(), lineage.rows]
+    used = {column.column.casefold() for columns in sources for column in columns}
+    return [name for folded, name in new_in_file.items() if folded not in used]
+
+
+def _column_names(source: SetPollingSource | AddPushSource | None) -> list[str] | None:
+    columns = None if source is None else columns_of_step(source.read)
+    return None if columns is None else columns.names

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from odf_engine.api import (
+    AppendedEvent,
     DatasetKind,
     DatasetSnapshot,
     Job,
@@ -76,13 +78,15 @@ class DefinitionUpdate:
     Attributes:
         origins: for each third-party manifest, the name of its dataset and the address it came from.
         state: ``flush`` or ``rebuild``, if the new query cannot continue from the state of the old one.
-        accept_columns: whether new columns of the inputs are added.
+        accept_columns: whether new columns of the inputs or sources are added.
+        files: the manifest files of the other definitions, by dataset name.
     """
 
     workspace: Workspace
     origins: Mapping[str, str]
     state: Literal["", "flush", "rebuild"]
     accept_columns: bool
+    files: Mapping[str, Path]
 
     def run(self, snapshots: Sequence[DatasetSnapshot], *, dry_run: bool) -> tuple[list[str], int]:
         """Print the changes, then apply them unless ``dry_run`` is set.
@@ -90,10 +94,12 @@ class DefinitionUpdate:
         Returns:
             The names of the datasets that changed, and the exit code.
         """
-        updates = self.workspace.plan_definitions(snapshots)
+        updates = self.workspace.plan_definitions(snapshots, accepts_columns=self.accept_columns)
         queries = [at for at, update in enumerate(updates) if self._requires_worker(update)]
         if not options_of().json and (dry_run or not options_of().quiet):
-            print_changes([update for at, update in enumerate(updates) if not self._accepts(update)])
+            print_changes(
+                [update for at, update in enumerate(updates) if not self._accepts_source_columns(update)]
+            )
         jobs: dict[int, Job] = {}
         if not dry_run:
             updates = self._append_events(snapshots, updates, queries)
@@ -110,9 +116,7 @@ class DefinitionUpdate:
             if at not in jobs:
                 _print_update(update, dry_run=dry_run)
             elif at in results:
-                print_note(update_line(results[at]))
-                if message := results[at].message:
-                    print_note(f"{results[at].name}: {message}")
+                self._show_result(update, results[at], self.files.get(snapshots[at].name))
             else:
                 print_failure(jobs[at])
         changed = [
@@ -122,10 +126,44 @@ class DefinitionUpdate:
         ]
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
-    def _changes_query(self, update: PlannedUpdate) -> bool:
-        """Return whether the worker has to process the remaining input of the old query first."""
+    def _show_result(self, update: PlannedUpdate, result: UpdateResult, file: Path | None) -> None:
+        """Print the result of a job, and write accepted columns to the manifest file."""
+        if self._accepts_source_columns(update) and not (options_of().json or options_of().quiet):
+            if result.changes:
+                sys.stdout.write(f"{result.name}:\n")
+            for change in result.changes:
+                _print_change(change, short=False)
+        print_note(update_line(result))
+        if result.message:
+            print_note(f"{result.name}: {result.message}")
+        if result.definition is None or update.entry is None:
+            return
+        dataset = str(update.entry.id)
+        if file is not None:
+            self.workspace.record_manifest([dataset], file)
+        try:
+            change = self.workspace.manifest_change(dataset, result.definition, keeps_comments=True)
+            if change is not None:
+                self.workspace.write_manifest(change)
+                print_note(f"wrote the new columns to {file or change.path}")
+        except OdfError as error:  # The columns are committed.
+            print_note(f"the new columns were not written to the manifest: {error}")
+
+    def _accepts_source_columns(self, update: PlannedUpdate) -> bool:
+        """Return whether the worker has to find the new columns of the sources of a root dataset."""
+        if update.entry is None or update.is_new or not self.accept_columns:
+            return False
+        state = update.entry.dataset.state()
+        return state.kind is DatasetKind.Root and state.has_schema
+
+    def _requires_worker(self, update: PlannedUpdate) -> bool:
+        """Return whether the worker has to find new columns, or to process the remaining input of the old
+        query first.
+        """
         if update.entry is None or update.is_new:
             return False
+        if self._accepts_source_columns(update):
+            return True
         state = update.entry.dataset.state()
         if state.kind is not DatasetKind.Derivative or state.last_inputs is None:
             return False
@@ -236,7 +274,7 @@ def print_changes(updates: Sequence[PlannedUpdate]) -> None:
             _print_change(change, short=update.is_new)
 
 
-def _print_change(change: PlannedChange, *, short: bool) -> None:
+def _print_change(change: PlannedChange | AppendedEvent, *, short: bool) -> None:
     sys.stdout.write(f"  {change.title}\n")
     if short:  # the manifest has the definition of a new dataset
         return
@@ -256,6 +294,13 @@ def _print_update(update: PlannedUpdate, *, dry_run: bool) -> None:
         print_note(f"{name}: unchanged")
     else:
         print_note(f"{name}: would append {events}" if dry_run else f"updated {name}: {events}")
+    if update.unused:
+        listed = ", ".join(update.unused)
+        print_note(
+            f"{name}: {listed} in read.schema, but not in the preprocess query and SetDataSchema: to add"
+            f" {'it' if len(update.unused) == 1 else 'them'} to all of them, run"
+            " odf add --update --accept-columns MANIFEST"
+        )
 
 
 def _update_json(
