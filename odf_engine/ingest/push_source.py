@@ -241,6 +241,11 @@ class PushedFileReader:
                 + ", ".join(f"'{close}' instead of '{name}'" for name, close in pairs.items())
                 + "?"
             )
+        elif self.declared and not missing:
+            hint = (
+                "to add them to the dataset, add them to read.schema in its manifest and run odf add --update"
+                " --accept-columns MANIFEST; to drop them, use --ignore-unknown"
+            )
         elif self.ignore_unknown:
             hint += f"; not nullable: {_listed(required)}"
         elif not required:

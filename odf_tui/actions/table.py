@@ -216,9 +216,8 @@ def _take_columns_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
-    if not row.derivative:
-        return f"{row.name} has no query"
-    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of the query"
+    origin = "query" if row.derivative else "source"
+    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of the {origin}"
 
 
 def _trust_guard(situation: Situation) -> str | None:
@@ -270,7 +269,7 @@ DATASET_ACTIONS: Final = (
     Action(
         "take_columns",
         ("C",),
-        "add new columns of the query to the dataset",
+        "add new columns of the query or source",
         guard=_take_columns_guard,
     ),
     Action("trust", ("t",), "review and trust a dataset by another author", guard=_trust_guard),

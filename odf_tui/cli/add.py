@@ -15,6 +15,11 @@ the manifest has other sources instead, or contains DisablePollingSource or Disa
 If the query of a derivative dataset changes, the old query first processes all remaining input. A
 stateful query continues from the state of the old query if grouping, windows, inputs and stored
 columns are the same. Otherwise, use --flush or --rebuild.
+
+With --accept-columns, the datasets get the new columns of their inputs or sources. A new column of a
+source is added to read.schema, to the preprocess query and to the schema of the dataset in one
+commit, and to the manifest file. It is taken from the manifest, else from the header of the CSV file
+that the source gives now. Earlier rows have nulls in it.
 """
 
 from __future__ import annotations
@@ -78,7 +83,7 @@ ORDER = 20
     flag_value="rebuild",
     help="Rebuild the state of the new query from the start of its inputs.",
 )
-@click.option("--accept-columns", is_flag=True, help="Add new columns of the inputs to the dataset.")
+@click.option("--accept-columns", is_flag=True, help="Add new columns of inputs and sources to the datasets.")
 @click.option(
     "--translate",
     "target",
@@ -124,11 +129,12 @@ class _Options:
         """Raise a UsageError if an option requires or excludes another one."""
         if self.dry_run and not self.update and self.target is None:
             raise UsageError("--dry-run requires --update", hint="--update also adds new datasets")
-        if (self.state or self.accept_columns) and (not self.update or self.dry_run):
+        if (self.state or self.accept_columns) and not self.update:
             option = f"--{self.state}" if self.state else "--accept-columns"
+            raise UsageError(f"{option} requires --update", hint="it applies to existing datasets")
+        if self.state and self.dry_run:
             raise UsageError(
-                f"{option} requires --update{' without --dry-run' if self.dry_run else ''}",
-                hint="it applies to existing datasets",
+                f"--{self.state} requires --update without --dry-run", hint="it applies to existing datasets"
             )
 
 

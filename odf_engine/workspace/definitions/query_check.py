@@ -248,7 +248,7 @@ def check_result_columns(update: PlannedUpdate) -> list[str]:
 
 
 def _check_source_columns(
-    event: SetPollingSource | AddPushSource, step: Sql, state: ChainState, known: Collection[str]
+    event: SetPollingSource | AddPushSource, step: Sql, state: ChainState, known: set[str]
 ) -> list[str]:
     before = state.polling_source
     if isinstance(event, AddPushSource):
@@ -270,7 +270,7 @@ def _check_source_columns(
             f"new {'column' if len(new) == 1 else 'columns'} {', '.join(new)}:"
             f" {parts} {it}, but SetDataSchema lacks {it}",
             where=kind_of(event),
-            hint=f"to add {it} to all of them, run {ACCEPT_COLUMNS}",
+            hint=f"to add {it} to the missing parts too, run {ACCEPT_COLUMNS}",
         )
     sources = [*lineage.outputs.values(), lineage.rows]
     used = {column.column.casefold() for columns in sources for column in columns}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from odf_engine.api import (
     AppendedEvent,
     DatasetKind,
@@ -96,11 +98,13 @@ class DefinitionUpdate:
         """
         updates = self.workspace.plan_definitions(snapshots, accepts_columns=self.accept_columns)
         queries = [at for at, update in enumerate(updates) if self._requires_worker(update)]
+        jobs: dict[int, Job] = {}
+        if dry_run and self.accept_columns:
+            updates, jobs = self._preview_columns(snapshots, updates, queries)
         if not options_of().json and (dry_run or not options_of().quiet):
             print_changes(
-                [update for at, update in enumerate(updates) if not self._accepts_source_columns(update)]
+                [update for update in updates if dry_run or not self._accepts_source_columns(update)]
             )
-        jobs: dict[int, Job] = {}
         if not dry_run:
             updates = self._append_events(snapshots, updates, queries)
             jobs = self._run_update_jobs(snapshots, updates, queries)
@@ -125,6 +129,33 @@ class DefinitionUpdate:
             if (results[at].status == "updated" if at in results else update.events and at not in jobs)
         ]
         return [] if dry_run else changed, exit_code(list(jobs.values()))
+
+    def _preview_columns(
+        self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[PlannedUpdate], queries: Sequence[int]
+    ) -> tuple[list[PlannedUpdate], dict[int, Job]]:
+        """Find the new columns of the datasets that need the worker.
+
+        Returns:
+            The updates with the new columns of root datasets, and the failed jobs by the index of their
+            update.
+        """
+        requests: list[tuple[Request, str]] = []
+        for at in queries:
+            entry = updates[at].entry
+            assert entry is not None  # a new dataset needs no worker
+            request = Validate(manifest=snapshot_to_yaml(snapshots[at]), dataset=str(entry.id))
+            requests.append((request, str(entry.alias)))
+        jobs = dict(zip(queries, follow(self.workspace, requests), strict=True))
+        planned = list(updates)
+        for at, job in jobs.items():
+            if (result := job.result_of(Validate)) is None:
+                continue
+            if self._accepts_source_columns(updates[at]):
+                changes = [PlannedChange(change.title, change.lines) for change in result.changes]
+                planned[at] = replace(updates[at], changes=changes)
+            elif result.new:
+                print_note(f"{result.name}: new columns: {', '.join(result.new)}")
+        return planned, {at: job for at, job in jobs.items() if job.result_of(Validate) is None}
 
     def _show_result(self, update: PlannedUpdate, result: UpdateResult, file: Path | None) -> None:
         """Print the result of a job, and write accepted columns to the manifest file."""
@@ -287,10 +318,10 @@ def _print_change(change: PlannedChange | AppendedEvent, *, short: bool) -> None
 
 
 def _print_update(update: PlannedUpdate, *, dry_run: bool) -> None:
-    name, events = update.alias, count_of(len(update.events), "event", separators=False)
+    name, events = update.alias, count_of(len(update.changes), "event", separators=False)
     if update.is_new:
         print_note(f"{name} would be added" if dry_run else f"added {name}")
-    elif not update.events:
+    elif not update.changes:
         print_note(f"{name}: unchanged")
     else:
         print_note(f"{name}: would append {events}" if dry_run else f"updated {name}: {events}")
@@ -306,7 +337,7 @@ def _print_update(update: PlannedUpdate, *, dry_run: bool) -> None:
 def _update_json(
     update: PlannedUpdate, dry_run: bool, result: UpdateResult | None, job: Job | None
 ) -> dict[str, Any]:
-    status = "added" if update.is_new else "updated" if update.events else "unchanged"
+    status = "added" if update.is_new else "updated" if update.changes else "unchanged"
     head = update.entry.dataset.head() if update.entry is not None else None
     entry: dict[str, Any] = {
         "name": str(update.alias),

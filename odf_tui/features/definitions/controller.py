@@ -8,7 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from odf_engine.api import Pull, RemoteInputs, Update, Validate, ValidateResult, find_data_files, load_sample
+from odf_engine.api import (
+    Pull,
+    RemoteInputs,
+    Update,
+    UpdateResult,
+    Validate,
+    ValidateResult,
+    find_data_files,
+    load_sample,
+)
 from odf_engine.api.model import DatasetRow, PendingEvent
 from odf_engine.api.samples import MANIFESTS, demo_files
 from odf_engine.api.text import count_of, format_count
@@ -384,16 +393,21 @@ class DefinitionsController(Controller):
         if answer in (*_APPLIED, "nothing"):
             await self._offer_manifest(row, text, drifted=answer == "nothing")
 
-    async def _offer_manifest(self, row: DatasetRow, text: str, *, drifted: bool) -> None:
+    async def _offer_manifest(
+        self, row: DatasetRow, text: str, *, drifted: bool = False, keeps_comments: bool = False
+    ) -> None:
         """Offer to write a definition into the manifest file of its dataset.
 
         Args:
             row: the dataset.
             text: its definition.
             drifted: only if the file differs from the dataset by more than its text.
+            keeps_comments: as for :meth:`manifest_change` of the workspace.
         """
         try:
-            change = await asyncio.to_thread(self.workspace.manifest_change, row.id, text, drifted=drifted)
+            change = await asyncio.to_thread(
+                self.workspace.manifest_change, row.id, text, drifted=drifted, keeps_comments=keeps_comments
+            )
             if change is None:
                 return
             path = self._relative_path(change.path)
@@ -419,12 +433,14 @@ class DefinitionsController(Controller):
                 answers = (*_state_answers(plan), _EDIT_AGAIN, _DISCARD_CHANGES)
         return await self._decide(f"{row.name}: {_count_blocks(changes)} to append", lines, answers)
 
-    async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
-        """Replace the query of a dataset that has data.
+    async def _migrate(
+        self, row: DatasetRow, text: str, answer: str, plan: ValidateResult
+    ) -> UpdateResult | None:
+        """Replace the definition of a dataset that has data; return the result of the job.
 
         Raises:
             LeftRunning: the user left the dialog.
-            OdfError: the query was not replaced.
+            OdfError: the definition was not replaced.
         """
         request = Update(
             dataset=row.id,
@@ -432,7 +448,7 @@ class DefinitionsController(Controller):
             state="flush" if answer == "flush" else "rebuild" if answer == "rebuild" else "",
             accept_columns=bool(plan.new),
         )
-        await self.jobs.outcome(request, row.name, f"Changing {row.name}", leaves=True)
+        return await self.jobs.outcome(request, row.name, f"Changing {row.name}", leaves=True)
 
     def _report_changes(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
         if answer in _APPLIED:
@@ -445,33 +461,41 @@ class DefinitionsController(Controller):
 
     @dataset_task
     async def add_new_columns(self, row: DatasetRow) -> None:
-        """Add the new columns of the selected dataset's query to its schema."""
+        """Add the new columns of the selected dataset's query or sources to its schema."""
         text = await asyncio.to_thread(self.workspace.definition, row.id)
-        plan = await self._validate_query(text, row.name, row.id)
+        origin = f"the query of {row.name}" if row.derivative else row.name
+        title = "Validating" if row.derivative else "Finding new columns of"
+        plan = await self._validate_query(text, row.name, row.id, f"{title} {origin}")
         if not plan.new:
-            self.host.notice(f"the query of {row.name} returns no new columns", "warn")
+            verb = "returns" if row.derivative else "has"
+            self.host.notice(f"{origin} {verb} no new columns", "warn")
             return
         answers = _state_answers(plan) if plan.state == "lost" else (_ADD_COLUMNS,)
-        title = f"New columns in the query of {row.name}"
-        answer = await self._decide(title, migration_plan_lines(plan), (*answers, _LEAVE))
+        changes = [PendingEvent(change.title, tuple(change.lines)) for change in plan.changes]
+        lines = migration_plan_lines(plan) if row.derivative else change_lines(changes)
+        answer = await self._decide(f"New columns in {origin}", lines, (*answers, _LEAVE))
         if answer not in _APPLIED:
             self.host.notice(f"{row.name} is unchanged", "warn")
             return
         try:
-            await self._migrate(row, text, answer, plan)
+            result = await self._migrate(row, text, answer, plan)
         except LeftRunning:
             self.host.notice(f"{row.name} is being changed")
-        else:
-            self.host.notice(f"{row.name} has new columns: {', '.join(plan.new)}")
-            self.state.datasets_outdated.send(None)
+            return
+        self.host.notice(f"{row.name} has new columns: {', '.join(plan.new)}")
+        self.state.datasets_outdated.send(None)
+        if result is not None and result.definition is not None:
+            await self._offer_manifest(row, result.definition, keeps_comments=True)
 
-    async def _validate_query(self, text: str, name: str, dataset: str = "") -> ValidateResult:
-        """Validate the query of a derivative dataset in the worker.
+    async def _validate_query(
+        self, text: str, name: str, dataset: str = "", title: str = ""
+    ) -> ValidateResult:
+        """Validate a query, or find the new columns of a root dataset, in the worker.
 
         Raises:
             OdfError: the query is invalid, or was not validated.
         """
-        title = f"Validating the query of {name}"
+        title = title or f"Validating the query of {name}"
         return await self.jobs.outcome(Validate(manifest=text, dataset=dataset), name, title)
 
     async def _edit(self, draft: ManifestDraft, line: int | None) -> None:
