@@ -57,20 +57,21 @@ def add_columns(
     """
     extended, index = list(steps), len(steps) - 1
     by_alias = {step.alias.casefold(): at for at, step in enumerate(steps) if step.alias is not None}
-    while True:
-        with attach_query_excerpt(steps):
+    with attach_query_excerpt(steps):
+        while True:
             selected = _read_select(steps, index, names)
-        if not selected.has_star:
-            written = [
-                name if _is_plain(name) else quote + name.replace(quote, quote * 2) + quote for name in names
-            ]
-            extended[index] = replace(steps[index], query=_insert(steps[index].query, selected, written))
-        if selected.table.casefold() == table.casefold():
-            return extended
-        earlier = by_alias.get(selected.table.casefold())
-        if earlier is None or earlier >= index:
-            raise _obstacle(steps, index, selected.end, names, f"it reads {selected.table}")
-        index = earlier
+            if not selected.has_star:
+                written = [
+                    name if _is_plain(name) else quote + name.replace(quote, quote * 2) + quote
+                    for name in names
+                ]
+                extended[index] = replace(steps[index], query=_insert(steps[index].query, selected, written))
+            if selected.table.casefold() == table.casefold():
+                return extended
+            earlier = by_alias.get(selected.table.casefold())
+            if earlier is None or earlier >= index:
+                raise _obstacle(steps, index, selected.end, names, f"it reads {selected.table}")
+            index = earlier
 
 
 class _SelectList(NamedTuple):
@@ -160,9 +161,10 @@ def _is_plain(name: str) -> bool:
     if not _PLAIN_NAME.fullmatch(name):
         return False
     try:
-        return isinstance(parse_query(f"SELECT {name} FROM t", ()).expressions[0], exp.Column)
+        columns = parse_query(f"SELECT {name} FROM t", ()).expressions
     except LineageUnresolved:
         return False
+    return len(columns) == 1 and isinstance(columns[0], exp.Column)
 
 
 def _insert(query: str, selected: _SelectList, names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -16,13 +17,17 @@ from odf_engine.api.readers.dataset_detail import read_dataset_detail
 from odf_engine.api.samples import ROOT
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import spark_engine_version
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import Conflict, InvalidManifest, OdfError, UsageError
 from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
     AttachmentEmbedded,
     Embedded,
     ExecuteTransform,
     ExecuteTransformInput,
     SetAttachments,
+    SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
@@ -259,6 +264,109 @@ def test_changed_stateful_query_requires_flush_or_rebuild(odf: Odf) -> None:
         assert transform["version"] == spark_engine_version()
     finally:
         odf("delete", "port-haven.changing", "-y")
+
+
+CITIES = """\
+# The cities of the harbour.
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: in/*.csv}
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - id INT
+          - city STRING  # as it is spelled
+      preprocess:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT id, upper(city) AS city FROM input
+      merge: {kind: Ledger, primaryKey: [id]}
+"""
+
+
+def test_a_new_column_of_a_file_is_added_by_one_command(fresh: Odf, tmp_path: Path) -> None:
+    manifest, folder = tmp_path / "cities.yaml", tmp_path / "in"
+    manifest.write_text(CITIES)
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,city\n1,Ghent\n")
+    assert fresh("add", "cities.yaml").code == 0
+    assert fresh("pull", "cities").code == 0
+
+    (folder / "b.csv").write_text("id,city,people\n2,Bruges,7\n")
+    failed = fresh("pull", "cities")
+    assert failed.code == 1 and "read.schema declares 2; new: people" in failed.err
+    command = "odf add --update --accept-columns cities.yaml"
+    assert f"hint: to add them to the dataset, run {command}\n" in failed.err
+
+    head = fresh("show", "cities", "--json").json["head"]
+    preview = fresh(*command.split()[1:], "--dry-run")
+    assert preview.code == 0 and preview.err.endswith("cities: would append 2 events\n")
+    assert [line for line in preview.out.splitlines() if re.match(r"  (\w|  [-+])", line)] == [
+        "  SetDataSchema",
+        "    + people BIGINT",
+        "  SetPollingSource",
+        "    +     - people BIGINT",
+        "    -     SELECT id, upper(city) AS city FROM input",
+        "    +     SELECT id, upper(city) AS city, people FROM input",
+    ]
+    assert fresh("show", "cities", "--json").json["head"] == head
+    assert manifest.read_text() == CITIES
+
+    updated = fresh(*command.split()[1:])
+    assert (updated.code, updated.out) == (0, preview.out)
+    assert updated.err.endswith("updated cities: 2 blocks\nwrote the new columns to cities.yaml\n")
+    wanted = CITIES.replace("# as it is spelled\n", "# as it is spelled\n          - people BIGINT\n")
+    wanted = wanted.replace("AS city FROM", "AS city, people FROM")
+    assert manifest.read_text() == wanted
+    assert fresh("pull", "cities").code == 0
+    assert [(row["id"], row["people"]) for row in fresh("tail", "cities", "--json").json] == [
+        (1, None),
+        (2, 7),
+    ]
+    (again,) = fresh(*command.split()[1:], "--json").json
+    assert (again["status"], again["message"]) == ("unchanged", "the source has no new columns")
+
+
+def test_a_new_column_of_a_query_names_the_missing_parts(workspace: Workspace) -> None:
+    """Without an engine, before the update is committed."""
+    entry = workspace.add(read_manifests(CITIES, "cities"))[0]
+    schema = SetDataSchema(
+        encode_schema(
+            slice_schema(pa.schema([("id", pa.int32()), ("city", pa.string())]), DEFAULT_VOCABULARY)
+        )
+    )
+    dataset = entry.dataset
+    dataset.commit([schema], system_time=Timestamp.now(), expected_head=dataset.head())
+    read = CITIES.replace("- id INT\n", "- id INT\n          - people INT\n")
+    head = dataset.head()
+    for text, parts in (
+        (
+            read.replace("SELECT id", "SELECT id, people"),
+            "read.schema declares and the preprocess query returns",
+        ),
+        (read.replace("SELECT id, upper(city) AS city", "SELECT *"), "read.schema declares and"),
+        (CITIES.replace("SELECT id", "SELECT id, -id AS people"), "people: the preprocess query returns it"),
+    ):
+        for options in ([], ["--dry-run"]):
+            refused = run(workspace, "add", "--update", "-", *options, input=text)
+            assert refused.exit_code == 1 and isinstance(refused.exception, OdfError)
+            assert parts in refused.exception.message
+            assert refused.exception.message.endswith("it, but SetDataSchema lacks it")
+            assert "run odf add --update --accept-columns MANIFEST" in str(refused.exception.hint)
+    assert dataset.head() == head
+    listed = "    - kind: SetDataSchema\n      schema: [id INT, city STRING, people INT]\n"
+    assert run(workspace, "add", "--update", "-", "--dry-run", input=read + listed).exit_code == 0
+    # A query may leave out columns.
+    unused = run(workspace, "add", "--update", "-", input=read)
+    assert unused.exit_code == 0 and dataset.head() != head
+    assert "cities: people in read.schema, but not in the preprocess query and SetDataSchema" in unused.stderr
 
 
 def test_invalid_query_is_rejected_without_starting_an_engine(fresh: Odf) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import InvalidManifest
-from odf_engine.metadata.yaml import read_manifests
+from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition_update import (
     ManifestDrift,
@@ -83,3 +83,60 @@ def test_manifest_outside_the_workspace_is_found(workspace: Workspace, tmp_path:
     record_manifest(workspace.folder, a, path)
     assert find_manifest(workspace.folder, a) == path
     assert drift_of(workspace, a) is not None
+
+
+SOURCE = """\
+# The cities.
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: cities.csv}
+      read:
+        kind: Csv
+        schema:
+          - id INT  # the key
+          # The name.
+          - city STRING
+      preprocess:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT id,
+            city
+          FROM input
+      merge: {kind: Ledger, primaryKey: [id]}  # by id
+    - kind: AddPushSource
+      sourceName: more
+      read: {kind: NdJson, schema: [id INT, city STRING]}
+      preprocess: {kind: Sql, engine: spark, query: "SELECT id, city FROM input"}
+      merge: {kind: Append}
+    - kind: SetDataSchema
+      schema: [id INT, city STRING]
+"""
+
+
+def test_columns_and_queries_are_edited_within_the_manifest(workspace: Workspace) -> None:
+    (entry,) = workspace.add(read_manifests(SOURCE, "cities"))
+    path = workspace.folder / "cities.yaml"
+    path.write_text(SOURCE)
+    wanted = SOURCE
+    for old, new in (
+        ("          # The name.\n", "          - '`Big lat` DECIMAL(4, 2)'\n          # The name.\n"),
+        ("          - city STRING\n", "          - city STRING\n          - people BIGINT\n"),
+        ("            city\n", "            city,\n            people\n"),
+        ('"SELECT id, city FROM input"', "'SELECT id, city, people FROM input'"),
+        ("schema: [id INT, city STRING]}", "schema: [id INT, 'lat DECIMAL(4, 2)', city STRING]}"),
+        ("schema: [id INT, city STRING]\n", "schema: [id INT, city STRING, people BIGINT]\n"),
+    ):
+        assert wanted.count(old) == 1
+        wanted = wanted.replace(old, new)
+    (definition,) = read_manifests(wanted, "wanted")
+    text = snapshot_to_yaml(definition)
+    assert replace_definition(path, entry, text, keeps_comments=True) == wanted
+    # Other differences replace the whole document.
+    other = text.replace("url: cities.csv", "url: towns.csv")
+    assert replace_definition(path, entry, other, keeps_comments=True) == other.removeprefix("---\n")
