@@ -293,10 +293,51 @@ async def test_new_columns_are_not_added_without_a_confirmation(source: Scenario
     assert [type(request) for request in shown.jobs.requests] == [Validate]
 
 
-def test_a_root_has_no_query(source: Scenario) -> None:
+@pytest.mark.app
+async def test_new_columns_of_a_root_dataset_are_shown_and_added(source: Scenario) -> None:
+    name = "port-haven.air-readings"
+    definition = "# Mine.\n" + source.definition(did(name))
+    file = source.folder / f"{name}.yaml"
+    file.write_text(definition)
+    grown = definition.replace("- remark STRING\n", "- remark STRING\n        - ozone DOUBLE\n")
+    assert grown != definition
+    changes = [{"title": "SetDataSchema", "lines": ["+ ozone DOUBLE"]}]
+    async with driven(source, (80, 24)) as drive:
+        drive.graph.selected = did(name)
+        await drive.settle()
+        await drive.pilot.press("C")
+        await drive.until(lambda: f"Finding new columns of {name}" in drive.text())
+        (validate,) = source.link.submitted
+        assert validate == Validate(manifest=definition, dataset=did(name))
+        result = {"name": name, "checked": True, "new": ["ozone"], "changes": changes}
+        await end_job(drive, JobState.done, result=json.dumps(result))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.settle()
+        assert f"New columns in {name}" in drive.text() and "+ ozone DOUBLE" in drive.text()
+        assert "⏎ adds them · esc cancels" in drive.text()
+        await drive.pilot.press("enter")
+        await drive.until(lambda: len(source.link.submitted) == 2)
+        update = Update(dataset=did(name), manifest=definition, accept_columns=True)
+        assert source.link.submitted[1] == update
+        result = {"name": name, "status": "updated", "definition": grown.removeprefix("# Mine.\n")}
+        await end_job(drive, JobState.done, result=json.dumps(result))
+        await drive.until(lambda: f"Write the definition to {file.name}?" in drive.text())
+        await drive.settle()
+        await drive.pilot.press("enter")
+        await drive.until(lambda: f"wrote {file.name}" in drive.hint())
+        assert file.read_text() == grown
+
+
+def test_columns_of_a_dataset_without_data_are_those_of_its_source(source: Scenario) -> None:
     guard = DEFAULT_KEYMAP.by_id[DEFAULT_KEYMAP.find("C", "datasets").id].guard  # type: ignore[union-attr]
-    roots = [row for row in source.rows_ if row.name == "port-haven.air-readings"]
-    assert guard(Situation(dataset=roots[0])) == "port-haven.air-readings has no query"
+    (root,) = [row for row in source.rows_ if row.name == "port-haven.air-readings"]
+    assert guard is not None
+    assert guard(Situation(dataset=root)) is None
+    unpulled = replace(root, last_pulled=None)
+    assert (
+        guard(Situation(dataset=unpulled))
+        == f"{root.name} has no data yet: its columns are those of the source"
+    )
 
 
 async def test_a_change_that_fails_can_be_edited_again(source: Scenario) -> None:
