@@ -242,9 +242,9 @@ class PushedFileReader:
                 + "?"
             )
         elif self.declared and not missing:
-            hint = (
-                "to add them to the dataset, add them to read.schema in its manifest and run odf add --update"
-                " --accept-columns MANIFEST; to drop them, use --ignore-unknown"
+            hint += (
+                "; to add new columns, add them to read.schema and run odf add --update --accept-columns"
+                " MANIFEST; to drop them, use --ignore-unknown"
             )
         elif self.ignore_unknown:
             hint += f"; not nullable: {_listed(required)}"

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from odf_engine.base.config import Config, SystemColumns
 from odf_engine.chain.state import ChainState
-from odf_engine.data.ddl import type_ddl
+from odf_engine.data.ddl import to_ddl, type_ddl
 from odf_engine.data.odf_schema import attributes_of_step
 from odf_engine.data.parquet.slices import slice_schema, with_kamu_types
 from odf_engine.data.schema_enforcement import equal_except_precision, match_columns, with_timestamp_unit
@@ -173,5 +173,9 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
         raise NewColumns(problem)
     hint = "select the dataset's columns in the preprocess query, or create a new dataset for the others"
     if new and not changed:
-        hint = "select NULL for missing columns in the query"
+        listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
+        hint = (
+            f"select NULL for missing columns in the query, and add {listed} to the dataset: run odf add"
+            " --update --accept-columns MANIFEST"
+        )
     raise InvalidSchema(problem, hint=hint)

@@ -50,7 +50,7 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
     ("id,name,count,day,\n1,a,1,,\n", InvalidSchema,
      ["line 1: the header ends with a separator", "`unused STRING`"]),
     ("id,,name,count,day\n1,,a,1,\n", InvalidSchema, ["column 2 has no name in the header: add one"]),
-    ("id,name,count,day,x\u200b\n1,a,1,,\n", InvalidSchema, ["add x\\u200b to read.schema"]),
+    ("id,name,count,day,x\u200b\n1,a,1,,\n", InvalidSchema, ["read.schema declares 4; new: x\\u200b"]),
     ("id,name\n1,a\n", InvalidSchema,
      ["the file has 2 columns, read.schema declares 4", "id, name, count, day"]),
 ]  # fmt: skip

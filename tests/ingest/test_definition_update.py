@@ -64,8 +64,8 @@ def test_new_columns_are_null_in_earlier_rows(pulled: Pulled, shared: Path) -> N
     take(pulled, days[0])
     assert pulled.pull().blocks == 2
     take(pulled, days[1])
-    said = "add label, lat, lon to read.schema and run odf add --update"
-    pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said)
+    said = "read.schema declares 10; new: label, lat, lon"
+    pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said, "odf add --update --accept-columns")
     before = pulled.dataset.state().last_offset
     assert before is not None
     grown = NYC.replace("    - BOROUGH_GROUP STRING\n", "    - BOROUGH_GROUP STRING\n" + "".join(
@@ -119,13 +119,16 @@ def test_new_query_column_requires_a_schema_update(pulled: Pulled) -> None:
     pulled.pull()
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetDataSchema", "AddData"]
     more = QUERY % "SELECT people, id, city FROM input"
-    update(pulled, more)
+    with pytest.raises(InvalidSchema, match="new column people: the preprocess query returns it"):
+        update(pulled, more)
+    hidden = QUERY % "SELECT * FROM (SELECT people, id, city FROM input) LIMIT 9"
+    with pytest.raises(InvalidSchema, match="new column people"):
+        update(pulled, hidden)
     pulled.write("a.csv", "id,city,people\n1,Ghent,5\n2,Bruges,6\n")
-    pulled.fails(InvalidSchema, "column 'people' is new", "add people BIGINT", "odf add --update")
     printed = current_definition(pulled.entry)
     assert printed.metadata[-1].ddl == ["id INT", "city STRING"]  # type: ignore[union-attr]
     changed = update(pulled, more, "- kind: SetDataSchema\n  schema: [people BIGINT, id INT, city STRING]")
-    assert [change.title for change in changed.changes] == ["SetDataSchema"]
+    assert [change.title for change in changed.changes] == ["SetDataSchema", "SetPollingSource"]
     assert pulled.pull().records == 1
     table = RowWindowReader(pulled.dataset).window(0, 9)
     assert table.column_names[4:] == ["people", "id", "city"]
