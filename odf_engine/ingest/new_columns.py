@@ -15,7 +15,7 @@ from odf_engine.base.config import parse_size
 from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION
-from odf_engine.chain.schema_evolution import declare_schema, declared_schema
+from odf_engine.chain.schema_evolution import declare_schema, declared_schema, read_declaration
 from odf_engine.chain.state import ChainState
 from odf_engine.data.ddl import parse_comments, parse_ddl, to_ddl
 from odf_engine.data.odf_schema import columns_of_step, stored_schema
@@ -105,30 +105,34 @@ class ColumnAcceptance:
             InvalidSchema: columns are missing, or have another type than in the dataset.
             OdfError: the definition is invalid, or the source cannot be fetched.
         """
-        self._plan_update(definition)  # An invalid definition fails before the source is fetched.
+        planned = self._plan_update(definition)  # An invalid definition fails before the source is fetched.
         state = self.entry.dataset.state()
-        declared = declared_schema(state)
+        stored = declared_schema(state)
+        if stored is None:
+            return AcceptedColumns(definition, planned, [])
+        listed = next((event for event in planned.events if isinstance(event, SetDataSchema)), None)
+        declared = read_declaration(listed or state) or stored
         events, new = list(definition.metadata), dict[str, pa.Field]()
-        if declared is not None:
-            session = self.runtime.session()
-            with (
-                error_context(f"dataset {self.entry.alias}"),
-                translate_os_errors(self.workspace.odf, "the definition was not changed"),
-                job_scratch_folder(self.workspace.odf / "cache") as folder,
-            ):
-                for at, event in enumerate(events):
-                    if isinstance(event, SetPollingSource | AddPushSource):
-                        extended = _SourceExtension(self, session, state, declared, folder).extend(event)
-                        events[at] = extended.source
-                        new |= {field.name.casefold(): field for field in extended.columns}
-        extended_definition = replace(definition, metadata=_with_listed(events, list(new.values())))
-        if declared is None or not new:
-            return AcceptedColumns(extended_definition, self._plan_update(extended_definition), [])
+        session = self.runtime.session()
+        with (
+            error_context(f"dataset {self.entry.alias}"),
+            translate_os_errors(self.workspace.odf, "the definition was not changed"),
+            job_scratch_folder(self.workspace.odf / "cache") as folder,
+        ):
+            extension = _SourceExtension(self, session, state, stored, declared, folder)
+            for at, event in enumerate(events):
+                if isinstance(event, SetPollingSource | AddPushSource):
+                    events[at], columns = extension.extend(event)
+                    new |= {field.name.casefold(): field for field in columns}
+        complete = replace(definition, metadata=_with_listed(events, list(new.values())))
         schema = add_source_columns(declared, new.values(), (), state.vocabulary)
-        declaration = declare_schema(schema, state, odf=False)
+        names = [name for name in schema.names if name not in stored.names]
+        if not new:
+            return AcceptedColumns(complete, self._plan_update(complete), names)
+        declaration = declare_schema(schema, listed or state, odf=False)
         others = [event for event in events if not isinstance(event, SetDataSchema)]
         update = self._plan_update(replace(definition, metadata=[*others, declaration]))
-        return AcceptedColumns(extended_definition, update, [field.name for field in new.values()])
+        return AcceptedColumns(complete, update, names)
 
     def _plan_update(self, definition: DatasetSnapshot) -> PlannedUpdate:
         (update,) = self.workspace.update([definition], dry_run=True, accepts_columns=True)
@@ -137,15 +141,15 @@ class ColumnAcceptance:
 
 def _with_listed(events: Sequence[Any], new: Sequence[pa.Field]) -> list[Any]:
     """Return the events of a definition with new columns in its SetDataSchema, if it has one."""
-    listed: list[Any] = []
+    complete: list[Any] = []
     for event in events:
         if isinstance(event, SetDataSchema) and event.ddl is not None:
             event = replace(event, ddl=[*event.ddl, *to_ddl(pa.schema(new))])
         elif isinstance(event, SetDataSchema) and event.odf_schema is not None:
             fields = [*event.odf_schema.fields, *stored_schema(pa.schema(new)).fields]
             event = replace(event, odf_schema=replace(event.odf_schema, fields=fields))
-        listed.append(event)
-    return listed
+        complete.append(event)
+    return complete
 
 
 @dataclass(frozen=True)
@@ -156,13 +160,15 @@ class _SourceExtension:
         context: the dataset.
         session: Spark session.
         state: the state of the chain.
-        declared: its schema.
+        stored: its schema.
+        declared: the schema after the changes of the definition.
         folder: for temporary files.
     """
 
     context: ColumnAcceptance
     session: SparkSession
     state: ChainState
+    stored: pa.Schema
     declared: pa.Schema
     folder: Path
 
@@ -192,7 +198,7 @@ class _SourceExtension:
         if columns is None or not before:
             return []
         earlier = columns_of_step(before[0])
-        known = {name.casefold() for name in (*(earlier.names if earlier else ()), *self.declared.names)}
+        known = {name.casefold() for name in (*(earlier.names if earlier else ()), *self.stored.names)}
         return [name for name in columns.names if name.casefold() not in known]
 
     @contextmanager
@@ -220,6 +226,8 @@ class _SourceExtension:
         if len(places) != len(header) - len(columns):
             return source, []  # Columns are renamed or missing: reading the file reports it.
         types = self._infer_types(step, file)
+        if len(types) != len(header):  # Reading the rows reports it.
+            types = ["STRING"] * len(header)
         fields = {at: parse_ddl([_column_ddl(header[at].strip(), types[at])]).field(0) for at in places}
         return replace(source, read=_insert_columns(step, columns, fields)), [
             field.name for field in fields.values()

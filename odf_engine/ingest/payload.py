@@ -79,7 +79,7 @@ from odf_engine.spark.sql_types import arrow_schema, replace_values
 from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definitions.definition import accepts_operations
+from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
 from odf_engine.workspace.definitions.definition_update import find_manifest
 
 if TYPE_CHECKING:
@@ -233,7 +233,11 @@ class PayloadJob:
                 remove_temporary(part.path)
 
     def _accept_hint(self) -> str:
-        """Return the command that adds the new columns of the source to the dataset."""
+        """Return how to add the new columns of the source to the dataset."""
+        if isinstance(self._source, AddPushSource) and not has_read_schema(self._source.read):
+            return (
+                "to add them, list all columns under SetDataSchema in the manifest and run odf add --update"
+            )
         manifest = find_manifest(self._root, self._entry)
         command = "odf add --update --accept-columns"
         if manifest is None:

@@ -231,7 +231,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
             blocks=update.blocks,
             state="none",
             changes=_appended_events(accepted.update.changes),
-            message=None if accepted.columns else "the source has no new columns",
+            message=None if accepted.columns else "the sources and their queries have no new columns",
             definition=metadata_yaml.snapshot_to_yaml(accepted.definition) if accepted.columns else None,
         )
 

@@ -331,7 +331,10 @@ def test_a_new_column_of_a_file_is_added_by_one_command(fresh: Odf, tmp_path: Pa
         (2, 7),
     ]
     (again,) = fresh(*command.split()[1:], "--json").json
-    assert (again["status"], again["message"]) == ("unchanged", "the source has no new columns")
+    assert (again["status"], again["message"]) == (
+        "unchanged",
+        "the sources and their queries have no new columns",
+    )
 
 
 def test_a_new_column_of_a_query_names_the_missing_parts(workspace: Workspace) -> None:

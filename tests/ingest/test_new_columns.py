@@ -168,6 +168,36 @@ def test_columns_that_the_query_left_out_are_added_later(cities: Cities) -> None
     assert result.definition is not None and "SELECT id, city, people FROM input" in result.definition
 
 
+def test_other_changes_of_the_manifest_are_kept(cities: Cities) -> None:
+    """The schema in the manifest has its own order and columns."""
+    definition = with_query("SELECT id, city FROM input")
+    cities.add(definition)
+    listed = "    - {kind: SetDataSchema, schema: [id INT, people INT, city STRING, note STRING]}\n"
+    info = "    - {kind: SetInfo, description: Cities}\n"
+    changed = definition.replace("city STRING]", "city STRING, people INT, area INT]") + listed + info
+    with pytest.raises(InvalidSchema, match="column 'note' is missing"):
+        cities.accept(changed)
+    changed = changed.replace(", note STRING", "")
+    result = cities.accept(changed)
+    assert [change.title for change in result.changes] == ["SetDataSchema", "SetPollingSource", "SetInfo"]
+    assert cities.dataset.schema is not None
+    assert cities.dataset.schema.names[4:] == ["id", "people", "city", "area"]
+    assert result.definition is not None
+    metadata: Any = read_manifests(result.definition, "x")[0].metadata
+    assert metadata[0].preprocess.query == "SELECT id, city, people, area FROM input"
+    assert metadata[1].ddl == ["id INT", "people INT", "city STRING", "area INT"]
+    assert not cities.workspace._workspace.update(read_manifests(result.definition, "x"))[0].events
+
+
+def test_columns_of_a_manifest_without_query_are_reported(cities: Cities) -> None:
+    definition = DEFINITION.replace("READ", CSV)
+    cities.add(definition)
+    plan = Validate(
+        manifest=definition.replace("city STRING", "city STRING, people INT"), dataset=cities.dataset.id
+    )
+    assert cities.workspace._runner.run(plan, "cities").new == ["people"]
+
+
 def test_new_keys_of_inferred_json_are_added(cities: Cities) -> None:
     definition = DEFINITION.replace("READ", "kind: NdJson")
     cities.workspace.add(definition)
