@@ -162,7 +162,7 @@ class _SourceExtension:
         state: the state of the chain.
         stored: its schema.
         declared: the schema after the changes of the definition.
-        folder: for temporary files.
+        folder: a folder of temporary files.
     """
 
     context: ColumnAcceptance

@@ -55,7 +55,7 @@ class ValidateResult(msgspec.Struct, frozen=True):
             or ``lost`` (it has to be flushed or rebuilt).
         reads: size in bytes of the slices that each pull reads, if the query reads earlier rows again.
         warning: set if this size exceeds ``transform.mostReadBytes``.
-        changes: for a root dataset, the events that an :class:`Update` with ``accept_columns`` appends.
+        changes: events that :class:`Update` with ``accept_columns`` appends to a root dataset, else [].
     """
 
     name: str = ""
