@@ -49,6 +49,8 @@ class VerifyResult(JobResult, frozen=True):
         recomputed: comparison with the query over the latest state of the inputs; absent without one.
         written_by: other versions of the built-in engines that wrote rows which were not recomputed; absent
             if there are none.
+        transforms_known: number of transactions that were not replayed, since an earlier verification has
+            replayed them with the results in their blocks; absent for 0.
     """
 
     name: str = ""
@@ -69,6 +71,7 @@ class VerifyResult(JobResult, frozen=True):
     branch: str | UnsetType = UNSET
     recomputed: Recomputed | UnsetType = UNSET
     written_by: list[str] | UnsetType = UNSET
+    transforms_known: int | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -102,7 +105,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         dataset: id of the dataset.
         integrity: do not replay transactions.
         first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
-        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
+        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check, and replay
+            also transactions that were replayed before. Those of a range are always replayed.
         branch: the branch to verify, or "" for the head.
         recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
             the latest state of the inputs.
@@ -126,13 +130,14 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         derivative = block_search.is_derivative(entry.dataset)
+        known = None if self.rows else workspace.index
         with ExitStack() as stack:
             replayed = None
             if not (self.integrity or self.recompute) and derivative:
                 start = partial(context.host.spark, reporter)
                 engine = stack.enter_context(engine_router.engines_for(workspace, entry, start))
-                replayed = replay.Replay(workspace, entry, engine, reporter)
-            known = None if self.rows else workspace.index
+                is_range = self.first is not None or self.last is not None
+                replayed = replay.Replay(workspace, entry, engine, reporter, None if is_range else known)
             report = integrity.verify(entry.dataset, reporter, self.first, self.last, replayed, known)
         head = None
         if report.valid and self.first is None and self.last is None:
@@ -144,6 +149,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
             **asdict(report),
             "origins": verify_report.dataset_origins(workspace, entry, self.last),
         }
+        fields["transforms_known"] = report.transforms_known or UNSET
         if self.branch:
             fields["branch"] = self.branch
         if self.recompute and derivative:
@@ -161,8 +167,11 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
                 return JobSummary(count_of(differing, "differing row"), "bad")
             intact = ", files intact" if result.intact else ""
             return JobSummary(f"{count_of(len(result.findings), 'finding')}{intact}", "bad")
-        transactions = result.transforms
+        transactions, known = result.transforms, result.transforms_known or 0
         replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
+        if known:
+            before = f"{known:,}" if transactions else count_of(known, "transaction")
+            replayed += f", {before} verified before"
         if result.recomputed:
             replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
         unchecked = [finding for finding in result.unchecked if "proof-" not in finding.kind]

@@ -3,7 +3,8 @@
 NAMES are names of datasets, or patterns with %, such as 'weather.%'.
 
 Checks chain rules, hashes of blocks and slices, sizes, offsets, logical hashes, checkpoints and
-ownership proofs. Replays the transactions of derivative datasets and compares the results.
+ownership proofs. Replays the transactions of derivative datasets and compares the results. A transaction
+is replayed once for each version of the engine, unless the files of an input have changed.
 
 Checks operations as well: a -C and its +C are adjacent, and a -R or -C repeats a row of the dataset. A
 dataset whose only findings are about operations is reported as intact.
@@ -70,7 +71,9 @@ def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
 @click.option(
     "--integrity", is_flag=True, help="Verify chains and files only, without replay of transactions."
 )
-@click.option("--rows", is_flag=True, help="Verify rows again that were valid in an earlier run.")
+@click.option(
+    "--rows", is_flag=True, help="Verify rows and transactions again that were valid in an earlier run."
+)
 @click.option(
     "--recompute",
     is_flag=True,

@@ -146,6 +146,8 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
         )
         amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'row')}"
         yield f"{amounts} replayed by {engine}{by}"
+    if report.transforms_known:
+        yield f"{count_of(report.transforms_known, 'transaction')} verified before"
     if report.recomputed:
         rounded = f", {count_of(report.recomputed.rounded, 'row')} up to rounding"
         yield f"{count_of(report.recomputed.rows, 'row')} compared" + (

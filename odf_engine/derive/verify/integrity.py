@@ -286,7 +286,8 @@ def verify(
         intact=all(finding.kind in INVALID_CHANGELOG | UNCONFIRMED for finding in findings),
         blocks=blocks,
         slices=slices,
-        transforms=sum(result.skipped is None for _, result in replayed),
+        transforms=sum(result.skipped is None and not result.is_known for _, result in replayed),
+        transforms_known=sum(result.is_known for _, result in replayed),
         rows_known=rows_known,
         findings=findings,
         unchecked=unchecked,
@@ -407,7 +408,7 @@ def _replay_one(
         f"{records:,} row{'' if records == 1 else 's'}",
         "debug",
     )
-    return replay.check(transaction.state, event, block.system_time)
+    return replay.check(transaction.state, transaction.block_hash, block)
 
 
 def _transform(transaction: VerifiedTransaction) -> ExecuteTransform:

@@ -128,6 +128,8 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about
             operations that the specification forbids, inputs, or other engine versions.
+        transforms_known: number of transactions that an earlier verification has replayed with the results
+            in their blocks, by the same version of the engine.
     """
 
     valid: bool
@@ -142,3 +144,4 @@ class IntegrityReport(msgspec.Struct, frozen=True):
     proven: int | None = None
     newer: int = 0
     intact: bool = True
+    transforms_known: int = 0
