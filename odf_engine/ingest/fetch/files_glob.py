@@ -5,16 +5,19 @@ from __future__ import annotations
 import glob
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.base.progress import Reporter, count_of
+from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.compacted_history import find_replaced_blocks
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import glob_root
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import (
     ETAG,
     SOURCE_NAME,
@@ -208,15 +211,14 @@ class IngestedFiles:
         pending: list[str] = []  # values whose source comes earlier in the chain
         folder: str | None = None
         source_met = reached = False
+        replaced = find_replaced_blocks(dataset)
         for stored in dataset.blocks(newest_first=True):
             if str(stored.hash) == self._head:
                 reached = True
                 break
             event = stored.block.event
             if isinstance(event, AddData):
-                state = event.new_source_state
-                if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
-                    pending.append(state.value)
+                pending += _states_of_block(stored, replaced)
             elif isinstance(event, SetPollingSource):
                 its = glob_root(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
                 folder, source_met = (folder if source_met else its), True
@@ -240,6 +242,18 @@ class IngestedFiles:
             facts = {"head": head, "folder": folder}
             self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
         self._head, self._folder = head, folder
+
+
+def _states_of_block(
+    stored: StoredBlock, replaced: Mapping[Multihash, Sequence[StoredBlock]]
+) -> Iterator[str]:
+    """Yield the values of the states of a block, and of the blocks that it replaced, newest first."""
+    event = stored.block.event
+    state = event.new_source_state if isinstance(event, AddData) else None
+    if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
+        yield state.value
+    for earlier in replaced.get(stored.hash, ()):
+        yield from _states_of_block(earlier, replaced)
 
 
 _VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
