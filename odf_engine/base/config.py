@@ -113,6 +113,13 @@ class FetchConfig(SettingsGroup, frozen=True):
             "pattern such as % of its dataset: never (cached: in each pull) or once; default: once"
         ),
     ] = {}
+    files_per_commit: Annotated[
+        dict[str, Annotated[int, Meta(ge=1, le=250)]],
+        Meta(
+            description="how many small files of a FilesGlob one commit may have, by name, id or a pattern"
+            " such as % of the dataset, with the merge strategies Append and Ledger; default: 1"
+        ),
+    ] = {}
     max_bytes: Annotated[int, Meta(ge=1, description="maximum size of a file from a server, in bytes")] = (
         1 << 40
     )
@@ -157,6 +164,14 @@ class FetchConfig(SettingsGroup, frozen=True):
             names: the alias and the id of the dataset.
         """
         return _value_for(self.cache, names) == "never"
+
+    def files_per_commit_of(self, *names: str) -> int:
+        """Return how many small files of a folder one commit of a dataset may have.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return _value_for(self.files_per_commit, names) or 1
 
 
 class MqttConfig(SettingsGroup, frozen=True):

@@ -29,7 +29,7 @@ from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, Invali
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
-from odf_engine.ingest.merge.merge_plan import MergedSlices, run_merge
+from odf_engine.ingest.merge.merge_plan import MergedSlices, PreparedMerge, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
@@ -91,6 +91,13 @@ class StagedSlices(NamedTuple):
     merged: MergedSlices
 
 
+class OpenedRows(NamedTuple):
+    """The rows of a file after the preprocess query, and the columns as declared for the file, if any."""
+
+    rows: PreprocessedRows
+    columns: pa.Schema | None
+
+
 class IngestContext(NamedTuple):
     """What all payloads of a pull or push share.
 
@@ -120,6 +127,7 @@ class PayloadJob:
     ``run`` commits the rows and the source state of the payload, or nothing.
 
     Attributes:
+        payload: the payload.
         repeated: number of rows that were appended although all of them repeat earlier rows.
     """
 
@@ -150,7 +158,7 @@ class PayloadJob:
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
-        self._payload = payload
+        self.payload = payload
         self._session = context.session
         self._folder = folder
         self._config = config
@@ -205,12 +213,12 @@ class PayloadJob:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 staged = self._stage_valid_rows(prepared)
-            self._payload.check_unchanged()
+            self.payload.check_unchanged()
             yield staged
         except (Cancelled, NotSynced):
             raise
         except OdfError as error:
-            self._payload.check_unchanged()  # A change of the file explains the error.
+            self.payload.check_unchanged()  # A change of the file explains the error.
             error.message = self._name_origins(error.message)
             error.where = error.where and self._name_origins(error.where)
             error.excerpt = tuple(map(self._name_origins, error.excerpt))
@@ -234,13 +242,27 @@ class PayloadJob:
         return self._stage(selected)
 
     def _stage(self, prepared: PreparedFile) -> StagedSlices | None:
+        reading = self._open(prepared)
+        return None if reading is None else self._write(reading)
+
+    def _open(self, prepared: PreparedFile) -> ReadPlan | None:
         reading = self._read(prepared)
+        if reading is not None:
+            if reading.columns is None:
+                self._report_truncation(prepared)
+            self._report_lost_digits(reading)
+        return reading
+
+    def open_rows(self) -> OpenedRows | None:
+        """Prepare the file, and return its rows after the preprocess query, or None for an empty file.
+
+        Raises:
+            OdfError: the file cannot be read. Invalid rows are an error only when the rows are read.
+        """
+        reading = self._open(self._prepare())
         if reading is None:
             return None
-        if reading.columns is None:
-            self._report_truncation(prepared)
-        self._report_lost_digits(reading)
-        return self._write(reading)
+        return OpenedRows(self._preprocess(reading, self._source.preprocess), reading.columns)
 
     def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
         """Return the file without its invalid rows.
@@ -253,7 +275,7 @@ class PayloadJob:
         Raises:
             BadData: the first invalid rows, if they are not left out; or ``error`` if the file has none.
         """
-        name, reporter = self._payload.name, self._reporter
+        name, reporter = self.payload.name, self._reporter
         search = self._search_bad_rows(prepared)
         if search is not None and not rejects:
             hint = f"to ingest the other rows, run odf config set onBadRows.{self._entry.alias} reject"
@@ -270,7 +292,7 @@ class PayloadJob:
 
     def _name_origins(self, text: str) -> str:
         """Return a message with the origin of each line that it names, such as its topic."""
-        origins = self._payload.line_origins
+        origins = self.payload.line_origins
         # The lines of a prepared file are others.
         if not origins or getattr(self._source, "prepare", None):
             return text
@@ -299,7 +321,7 @@ class PayloadJob:
         return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
 
     def _prepare(self) -> PreparedFile:
-        payload = self._payload
+        payload = self.payload
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
@@ -376,7 +398,7 @@ class PayloadJob:
             return
         dropped = (f"{field.name} {type_ddl(field.type)} ({count_of(rows, 'row')})" for field, rows in counts)
         self._reporter.log(
-            f"{self._payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
+            f"{self.payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
             " to keep all digits, declare a higher precision in read.schema, such as TIMESTAMP(6) or TIME(9)",
             "warning",
         )
@@ -384,41 +406,47 @@ class PayloadJob:
     def _write(self, reading: ReadPlan) -> StagedSlices:
         """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
-            vocab = self._state.vocabulary
-            result = self._preprocess(reading, self._source.preprocess)
-            hashes = {name: str(link) for name, link in self._attached.items()}
-            result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
-            operations = self._operations_in(result.schema.names)
-            read_columns = reading.columns
-            columns = read_columns if self._source.preprocess is None else None
-            # A query returns timestamps as precise as those that it reads.
-            unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
-            schema = result_schema(
-                drop_column(result.schema, operations),
-                columns and drop_column(columns, operations),
-                self._declared,
-                vocab,
-                unit,
-                self._config.metadata.system_columns,
-            )
-            self._reporter.phase("merge")
-            prepared = merge(self._source.merge, self._inputs(result, schema, operations))
-            merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
-            return StagedSlices(schema, merged)
+            rows = self._preprocess(reading, self._source.preprocess)
+            return self._merge_rows(OpenedRows(rows, reading.columns))
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
-            error.where = error.where or self._payload.name
+            error.where = error.where or self.payload.name
             raise
 
-    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
-        memory = parse_size(self._config.datafusion.memory)
-        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
+    def _merge_rows(self, opened: OpenedRows) -> StagedSlices:
+        inputs = self.merge_inputs(opened)
+        self._reporter.phase("merge")
+        return self._run_merge(merge(self._source.merge, inputs), inputs.schema)
 
-    def _inputs(self, new: PreprocessedRows, schema: pa.Schema, operations: str | None) -> MergeInputs:
+    def _run_merge(self, prepared: PreparedMerge, schema: pa.Schema) -> StagedSlices:
+        merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
+        return StagedSlices(schema, merged)
+
+    def merge_inputs(self, opened: OpenedRows) -> MergeInputs:
+        """Return the inputs of the merge, which have the complete schema of the slices.
+
+        Raises:
+            InvalidSchema: the columns differ from those of the dataset.
+        """
+        result, read_columns = opened
+        hashes = {name: str(link) for name, link in self._attached.items()}
+        result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
+        operations = self._operations_in(result.schema.names)
+        columns = read_columns if self._source.preprocess is None else None
+        # A query returns timestamps as precise as those that it reads.
+        unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
+        schema = result_schema(
+            drop_column(result.schema, operations),
+            columns and drop_column(columns, operations),
+            self._declared,
+            self._state.vocabulary,
+            unit,
+            self._config.metadata.system_columns,
+        )
         return MergeInputs(
             session=self._session,
-            new=new.frame,
+            new=result.frame,
             schema=schema,
             vocab=self._state.vocabulary,
             dataset=self._dataset,
@@ -428,8 +456,12 @@ class PayloadJob:
             reporter=self._progress.reads,
             changelog=operations,
             on_conflict=self._conflict_action(),
-            unordered=new.unordered,
+            unordered=result.unordered,
         )
+
+    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
+        memory = parse_size(self._config.datafusion.memory)
+        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
 
     def _conflict_action(self) -> OnConflict:
         """Return what a ledger does with a changed row of a known key."""
@@ -455,12 +487,12 @@ class PayloadJob:
             limits=self._slice_limits(),
         )
         if not written:
-            self._reporter.log(f"{self._payload.name}: no new rows")
+            self._reporter.log(f"{self.payload.name}: no new rows")
         else:
             size = sum(part.size for part in written)
             files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
-                f"{self._payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
+                f"{self.payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
                 f" written in {monotonic() - started:.1f} s"
             )
             if isinstance(self._source.merge, Append):
@@ -484,7 +516,7 @@ class PayloadJob:
         if repeats_stored_rows(new, stored, system, times, self._reporter):
             self.repeated = rows = _count_rows(written)
             self._reporter.warn(
-                f"{self._payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
+                f"{self.payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
                 " them again; if the file has all rows each time, use Ledger or Snapshot with a primary key",
                 "repeated-rows",
                 rows,
@@ -499,10 +531,10 @@ class PayloadJob:
         """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
         written = [] if staged is None else staged.merged.written
-        source_state = self._payload.state or state.source_state
+        source_state = self.payload.state or state.source_state
         is_push = isinstance(self._source, AddPushSource)
         if not written and (is_push or source_state == state.source_state):
-            reporter.log(f"{self._payload.name}: no changes")
+            reporter.log(f"{self.payload.name}: no changes")
             return state.head
         watermark = self._next_watermark(written)
         if self._checks is not None and staged is not None:
@@ -539,7 +571,7 @@ class PayloadJob:
         rejected = self._store_rejects(head)
         blocks = f"block {head}" if len(added) == 1 else f"{len(added)} blocks up to {head}"
         reporter.log(
-            f"{self._payload.name}: committed {blocks}, {count_of(rows, 'row')}{rejected}, in {took:.1f} s"
+            f"{self.payload.name}: committed {blocks}, {count_of(rows, 'row')}{rejected}, in {took:.1f} s"
         )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         keys = None if staged is None else staged.merged.keys
@@ -563,7 +595,7 @@ class PayloadJob:
         """Store the rejected rows of a committed block; return their number for the log."""
         if self._rejection is None:
             return ""
-        name, rows = self._payload.name, self._rejection.rows
+        name, rows = self.payload.name, self._rejection.rows
         try:
             rejects = Rejects(rows, self._rejection.file)
             path = store_rejects(self._dataset.folder, block, rejects)
@@ -587,7 +619,7 @@ class PayloadJob:
         rows = count_of(ahead, "row")
         limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
         self._reporter.warn(
-            f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
+            f"{self.payload.name}: {rows} with an event time later than {limit} (latest:"
             f" {latest}): ignored for the watermark; if the dataset contains times in the"
             f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
             "future-event-times",
