@@ -68,7 +68,7 @@ class FileGroups:
 
         Raises:
             Cancelled: the pull was cancelled. Payloads that have not been yielded are dropped.
-            OdfError: the next payload cannot be fetched. Those before it have been yielded.
+            OdfError: the next payload cannot be fetched. All earlier payloads have been yielded.
         """
         group: list[Payload] = []
         size = 0

@@ -106,7 +106,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         integrity: do not replay transactions.
         first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
         rows: check also the rows of slices whose bytes are the same as in an earlier, valid check, and replay
-            also transactions that were replayed before. Those of a range are always replayed.
+            also transactions that were replayed before. The transactions in a range are always replayed.
         branch: the branch to verify, or "" for the head.
         recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
             the latest state of the inputs.

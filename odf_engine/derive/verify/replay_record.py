@@ -86,11 +86,8 @@ class ReplayRecord:
             intact = self._intact.get(head, -1)
             if head not in self._damaged:
                 for row in dataset.slices(intact + 1, last) if intact < last else ():
-                    if any(
-                        check_object(
-                            dataset.slice_path(row), "slice", row.physical_hash, row.size, self._check
-                        )
-                    ):
+                    path, name = dataset.slice_path(row), row.physical_hash
+                    if any(check_object(path, "slice", name, row.size, self._check)):
                         self._damaged.add(head)
                         break
                     intact = self._intact[head] = row.end
