@@ -36,7 +36,7 @@ class Payload:
         state: the state for the chain, or None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
-        number: the number of the file among those of the pull, from 1, or 0 for a source without files.
+        number: the place of the file in the pull, from 1, or 0 for a source without files.
         line_origins: the origin of each line, such as its topic, for messages, or () if all have the same.
         on_commit: called after the rows were committed.
     """
