@@ -17,6 +17,7 @@ from odf_engine.base.config import OnConflict, parse_size
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
+from odf_engine.chain.normal_form import BUILT_IN_ENGINES, query_of, with_version
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, is_push_state
 from odf_engine.checks.gate import DatasetChecks
@@ -32,7 +33,8 @@ from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlices, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
-from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
+from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.ingest.result_schema import (
@@ -55,7 +57,6 @@ from odf_engine.metadata.model import (
     Parquet,
     SetPollingSource,
     SourceState,
-    Transform,
 )
 from odf_engine.metadata.object_links import (
     LinkedTotals,
@@ -70,6 +71,7 @@ from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations
+from odf_engine.workspace.trust import Trust
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -103,6 +105,7 @@ class IngestContext(NamedTuple):
         strict: rows of a ledger with a known key and other values are an error; overrides the setting
             ``onConflict``.
         attached: stored objects by their names, which link columns may have instead of their hashes.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     entry: DatasetEntry
@@ -112,6 +115,7 @@ class IngestContext(NamedTuple):
     checks: DatasetChecks | None
     strict: bool = False
     attached: Mapping[str, Multihash] = MappingProxyType({})
+    find_engine: FindEngine = find_built_in_engine
 
 
 class PayloadJob:
@@ -177,6 +181,16 @@ class PayloadJob:
         is_stored = self._state.odf_schema is not None
         check_link_columns(self._described, "SetDataSchema" if is_stored else "read.schema")
         self._link_columns = find_link_columns(self._described)
+        self._preprocess_context = PreprocessContext(
+            context.session,
+            folder,
+            parse_size(config.datafusion.memory),
+            context.reporter,
+            context.find_engine,
+            self._no_rows_schema(),
+        )
+        self._records_version = Trust(context.workspace).is_own(entry)
+        self._engine_version: str | None = None
         self._started = monotonic()
         self.repeated = 0
         self._rejection: Rejection | None = None
@@ -291,9 +305,11 @@ class PayloadJob:
             reading = self._read(replace(prepared, lines=lines))
             if reading is None or lines.text is None:
                 return None
-            # The rows of DataFusion have no numbers: only rows that cannot be read are found.
-            step = None if is_datafusion(self._source.preprocess) else self._source.preprocess
-            result = self._preprocess(reading, step)
+            # The rows of other engines have no numbers: only rows that cannot be read are found.
+            query, context = self._source.preprocess, self._preprocess_context
+            step = query if runs_in_session(context, query) else None
+            result = preprocess(context, reading.frame, step)
+            assert result is not None
         except (BadData, InvalidQuery, InvalidSchema):
             return None  # The file cannot be read at all.
         return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
@@ -381,11 +397,18 @@ class PayloadJob:
             "warning",
         )
 
-    def _write(self, reading: ReadPlan) -> StagedSlices:
-        """Run preprocess, merge and write. The location of an error in the file is added to it."""
+    def _write(self, reading: ReadPlan) -> StagedSlices | None:
+        """Run preprocess, merge and write; return None for a query without rows and known columns.
+
+        The location of an error in the file is added to it.
+        """
         try:
             vocab = self._state.vocabulary
-            result = self._preprocess(reading, self._source.preprocess)
+            result = preprocess(self._preprocess_context, reading.frame, self._source.preprocess)
+            if result is None:
+                self._reporter.log(f"{self._payload.name}: the preprocess query returned no rows")
+                return None
+            self._engine_version = result.version
             hashes = {name: str(link) for name, link in self._attached.items()}
             result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
             operations = self._operations_in(result.schema.names)
@@ -411,9 +434,15 @@ class PayloadJob:
             error.where = error.where or self._payload.name
             raise
 
-    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
-        memory = parse_size(self._config.datafusion.memory)
-        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
+    def _no_rows_schema(self) -> pa.Schema | None:
+        """Return the columns of a result without rows, or None before the first rows of the dataset."""
+        if self._declared is None:
+            return None
+        vocab = self._state.vocabulary
+        system = {vocab.offset_column, vocab.system_time_column}
+        if not accepts_operations(self._source):
+            system.add(vocab.operation_type_column)
+        return pa.schema([field for field in self._declared if field.name not in system])
 
     def _inputs(self, new: PreprocessedRows, schema: pa.Schema, operations: str | None) -> MergeInputs:
         return MergeInputs(
@@ -517,6 +546,8 @@ class PayloadJob:
         reporter.raise_if_cancelled()
         reporter.raise_if_warned()
         events: list[MetadataEvent] = []
+        if written and (versioned := self._source_with_version()) is not None:
+            events.append(versioned)
         if staged is not None and written and self._declared is None:
             is_odf = self._config.metadata.data_schema == "odf"
             events.append(declare_schema(staged.schema, None, odf=is_odf, described=self._described))
@@ -547,6 +578,28 @@ class PayloadJob:
             last = written[-1]
             keys.commit(last.offset_interval.end, str(last.physical_hash), reporter)
         return head
+
+    def _source_with_version(self) -> SetPollingSource | AddPushSource | None:
+        """Return the source with the version of the engine that ran its query, or None if the chain has it.
+
+        The rows are not replayed, so a pull continues with any version. The version that ran is recorded.
+        """
+        source, state, version = self._source, self._state, self._engine_version
+        if source.preprocess is None:
+            return None
+        engine = source.preprocess.engine
+        if isinstance(source, AddPushSource):
+            recorded = state.push_sources.get(source.source_name)
+        else:
+            recorded = state.polling_source
+        known = None if recorded is None else query_of(recorded)
+        if recorded is None or known is None or version in (None, known.version):
+            return None
+        if known.version is None and engine.lower() in BUILT_IN_ENGINES:
+            return None
+        self._reporter.log(f"version of the engine {engine}: {version}")
+        # A changed source would have to be trusted again.
+        return with_version(recorded, version) if self._records_version else None
 
     def _check_links(self, written: WrittenSlice | None) -> ExtraAttributes | None:
         """Check the links of a slice; return the summary for its block."""
