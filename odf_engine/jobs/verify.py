@@ -14,11 +14,18 @@ from odf_engine.base.html_text import table_html
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
 from odf_engine.derive.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
-from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
+from odf_engine.derive.verify.model import (
+    Compatibility,
+    EngineReport,
+    IntegrityFinding,
+    IntegrityReport,
+    OriginReport,
+)
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
 from odf_engine.on_demand import (
     block_search,
+    compatibility,
     derive_plan,
     engine_router,
     engine_versions,
@@ -30,6 +37,7 @@ from odf_engine.on_demand import (
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
 
 
 class VerifyResult(JobResult, frozen=True):
@@ -47,6 +55,7 @@ class VerifyResult(JobResult, frozen=True):
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
         recomputed: comparison with the query over the latest state of the inputs; absent without one.
+        compatible: the version of the engine that returned the same rows; absent unless it was compared.
         written_by: other versions of the built-in engines that wrote rows which were not recomputed; absent
             if there are none.
     """
@@ -68,6 +77,7 @@ class VerifyResult(JobResult, frozen=True):
     origins: list[OriginReport] = []
     branch: str | UnsetType = UNSET
     recomputed: Recomputed | UnsetType = UNSET
+    compatible: Compatibility | UnsetType = UNSET
     written_by: list[str] | UnsetType = UNSET
 
     @property
@@ -106,6 +116,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         branch: the branch to verify, or "" for the head.
         recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
             the latest state of the inputs.
+        compatible: replay with the present version of the engine, and record the version in the chain if all
+            transactions of a derivative dataset are equal.
     """
 
     repeatable = True
@@ -117,6 +129,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     rows: bool = False
     branch: str = ""
     recompute: bool = False
+    compatible: bool = False
 
     @property
     def needs_spark(self) -> bool:
@@ -130,7 +143,9 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
             replayed = None
             if not (self.integrity or self.recompute) and derivative:
                 start = partial(context.host.spark, reporter)
-                engine = stack.enter_context(engine_router.engines_for(workspace, entry, start))
+                engine = stack.enter_context(
+                    engine_router.engines_for(workspace, entry, start, is_unpinned=self.compatible)
+                )
                 replayed = replay.Replay(workspace, entry, engine, reporter)
             known = None if self.rows else workspace.index
             report = integrity.verify(entry.dataset, reporter, self.first, self.last, replayed, known)
@@ -146,6 +161,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         }
         if self.branch:
             fields["branch"] = self.branch
+        if self.compatible and derivative:
+            fields |= _record_compatibility(workspace, entry, report, reporter)
         if self.recompute and derivative:
             fields |= _recompute(entry, report, context, reporter)
         elif derivative:
@@ -180,9 +197,29 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         return result.verdict
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
-        options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
+        options = {
+            "--integrity": self.integrity,
+            "--recompute": self.recompute,
+            "--compatible": self.compatible,
+            "--rows": self.rows,
+        }
         arguments = [name for name, is_set in options.items() if is_set]
         return ["verify", name_of(self.dataset), *arguments, *branch_option(self.branch)]
+
+
+def _record_compatibility(
+    workspace: Workspace, entry: DatasetEntry, report: IntegrityReport, reporter: Reporter
+) -> dict[str, Any]:
+    """Record the version that replayed a dataset; return the fields of the result that change."""
+    result = compatibility.record_compatibility(workspace, entry, report, reporter)
+    if result.finding is not None:
+        return {"valid": False, "head": None, "findings": [*report.findings, result.finding]}
+    if result.compatibility is None:
+        return {}
+    fields: dict[str, Any] = {"compatible": result.compatibility}
+    if result.compatibility.block is not None:
+        fields["head"] = result.compatibility.block  # the only block after those that were verified
+    return fields
 
 
 def _recompute(

@@ -11,6 +11,9 @@ dataset whose only findings are about operations is reported as intact.
 A replay repeats the transactions, and with them any fault of their rules. With --recompute, the query of
 a derivative dataset runs once over the latest state of its inputs instead, and the rows are compared.
 
+After an upgrade of an engine, --compatible replays all transactions with the new version. If the rows
+are equal, the version is recorded in the chain, and pulls continue with it.
+
 With --proof, checks the proof of a query result instead, and whether a CSV or Parquet file (NAMES) has the
 rows of the proof. Exits with 3 if a dataset or a proof is invalid, or the file has other rows.
 """
@@ -77,6 +80,11 @@ def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
     help="Instead of a replay, compare the rows with the query over the latest state of the inputs.",
 )
 @click.option(
+    "--compatible",
+    is_flag=True,
+    help="Replay with the present version of the engine, and record it if all rows are equal.",
+)
+@click.option(
     "--range",
     "span",
     metavar="FROM..TO",
@@ -101,8 +109,10 @@ def command(
                 problem, hint="use --proof FILE, or --proof FILE RESULT for a file with its rows"
             )
         check_proof(workspace, proof, Path(names[0]) if names else None)
-    if options["integrity"] and options["recompute"]:
-        raise UsageError("--integrity and --recompute exclude each other", hint="use one of them")
+    modes = [f"--{name}" for name in ("integrity", "recompute", "compatible") if options[name]]
+    modes += ["--range"] if options["compatible"] and span else []
+    if len(modes) > 1:
+        raise UsageError(f"{' and '.join(modes[:2])} exclude each other", hint="use one of them")
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="verify the inputs separately")
     datasets = [
