@@ -21,7 +21,7 @@ from odf_engine.derive.verify.model import (
     IntegrityReport,
     OriginReport,
 )
-from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
+from odf_engine.errors import NotFound, SourceUnavailable, Unsupported, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
 from odf_engine.on_demand import (
     block_search,
@@ -136,6 +136,12 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         return not self.integrity
 
     def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
+        is_partial = self.integrity or self.recompute or (self.first, self.last) != (None, None)
+        if self.compatible and is_partial:
+            raise UsageError(
+                "a version of an engine is compatible if all transactions are replayed",
+                hint="verify without a range, --integrity and --recompute",
+            )
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         derivative = block_search.is_derivative(entry.dataset)
