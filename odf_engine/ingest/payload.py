@@ -189,7 +189,7 @@ class PayloadJob:
             context.find_engine,
             self._no_rows_schema(),
         )
-        self._records_version = Trust(context.workspace).is_own(entry)
+        self._trust = Trust(context.workspace)
         self._engine_version: str | None = None
         self._started = monotonic()
         self.repeated = 0
@@ -599,7 +599,7 @@ class PayloadJob:
             return None
         self._reporter.log(f"version of the engine {engine}: {version}")
         # A changed source would have to be trusted again.
-        return with_version(recorded, version) if self._records_version else None
+        return with_version(recorded, version) if self._trust.is_own(self._entry) else None
 
     def _check_links(self, written: WrittenSlice | None) -> ExtraAttributes | None:
         """Check the links of a slice; return the summary for its block."""

@@ -163,6 +163,7 @@ def _run_external(
     result, columns = context.folder / _RESULT, context.columns
     result.unlink(missing_ok=True)  # without the invalid rows of a file, its query runs again
     read, _ = _write_input(context, frame)
+    context.reporter.phase("query")
     version = engine.run_raw_query(RawQueryRequest([str(read)], step, str(result)), context.reporter).version
     read.unlink()
     schema = None

@@ -25,6 +25,8 @@ from odf_engine.engines.engine_router import engines_for
 from odf_engine.engines.grpc_messages import (
     RAW_QUERY,
     SERVICE,
+    Line,
+    ProgressMessage,
     ResponseExtension,
     decode_field,
     encode,
@@ -384,6 +386,8 @@ def test_upgraded_external_engine_continues_and_is_recorded(pulled: Pulled, runt
     def answer(request: RawQueryRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         shutil.copyfile(request.input_data_paths[0], request.output_data_path)
         rows = len(path.read_text().splitlines()) - 1
+        progress = ProgressMessage("shuffle", {"rows": 7}, [Line("half done")])
+        yield encode_fields(encode_table(RawQueryProgress()), encode(progress))
         yield encode_fields(encode_table(RawQuerySuccess(rows)), encode(ResponseExtension(version)))
 
     with answering(answer) as address:
@@ -391,6 +395,8 @@ def test_upgraded_external_engine_continues_and_is_recorded(pulled: Pulled, runt
         with external(pulled, runtime) as options:
             pulled.pull(**options)
             assert recorded(pulled) == "1.16"
+            assert ("info", "half done") in pulled.reporter.lines
+            assert " query shuffle merge " in " ".join(pulled.reporter.phases)
             version = "1.20"
             path.write_text("day,town,n\n2024-01-06,c,5\n")
             assert pulled.pull(**options).records == 1
