@@ -49,8 +49,10 @@ from odf_engine.metadata.model import (
     Sql,
 )
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.definitions.definition import current_definition
+from odf_engine.workspace.trust import Trust
 from tests.derive.engine_image import ImageStandIn
 from tests.ingest.pulling import Pulled
 
@@ -402,6 +404,14 @@ def test_upgraded_external_engine_continues_and_is_recorded(pulled: Pulled, runt
             assert pulled.pull(**options).records == 1
             assert recorded(pulled) == "1.20"
             assert pulled.kinds()[-2:] == ["SetPollingSource", "AddData"]
+            # A changed source of a third party would have to be trusted again.
+            (pulled.dataset.folder / ORIGIN_FILE).write_text("https://example.org/data")
+            trust = Trust(pulled.workspace)
+            trust.grant(pulled.entry)
+            version = "1.21"
+            path.write_text("day,town,n\n2024-01-07,c,6\n")
+            assert pulled.pull(**options).records == 1
+            assert recorded(pulled) == "1.20" and trust.is_trusted(pulled.entry)
 
 
 @pytest.mark.net
