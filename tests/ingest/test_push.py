@@ -493,7 +493,8 @@ def test_future_event_times_do_not_advance_the_watermark(pushed: Pushed) -> None
     assert pushed.push("a.ndjson").records == 2
     assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
     (warning,) = pushed.reporter.warnings
-    assert "1 of 2 rows with an event time later than the system time (latest: 9999-12-31T00:00:00Z)" in warning
+    assert "1 of 2 rows with an event time later than the system time" in warning
+    assert "(latest: 9999-12-31T00:00:00Z)" in warning
     assert "if these times are right, run" in warning
     assert "odf config set watermark.maxAhead.sensors none" in warning
     # Rows that are all ahead leave the watermark as it is.
