@@ -630,19 +630,20 @@ class PayloadJob:
         ahead = sum(part.rows_ahead for part in written)
         if ahead and self._max_ahead is not None:
             latest = max(part.max_event_time for part in written if part.max_event_time is not None)
-            self._report_rows_ahead(ahead, latest, self._max_ahead)
+            self._report_rows_ahead(ahead, sum(part.rows for part in written), latest)
         counted = (part.max_counted_event_time for part in written)
         reached = [time.shifted(-self._delay) for time in counted if time is not None]
         before = self._state.watermark
         return max([*reached, *(() if before is None else (before,))], default=None)
 
-    def _report_rows_ahead(self, ahead: int, latest: Timestamp, max_ahead: int) -> None:
-        rows = count_of(ahead, "row")
-        limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
+    def _report_rows_ahead(self, ahead: int, total: int, latest: Timestamp) -> None:
+        limit = "watermark.maxAhead after the system time" if self._max_ahead else "the system time"
+        # A few rows in the future are usually errors.
+        reason = "if the rows are forecasts" if 2 * ahead > total else "if these times are right"
         self._reporter.warn(
-            f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
-            f" {latest}): ignored for the watermark; if the dataset contains times in the"
-            f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
+            f"{self._payload.name}: {ahead:,} of {count_of(total, 'row')} with an event time later than"
+            f" {limit} (latest: {latest}): ignored for the watermark; {reason}, run"
+            f" odf config set watermark.maxAhead.{self._entry.alias} none",
             "future-event-times",
             ahead,
         )

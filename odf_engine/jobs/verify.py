@@ -49,7 +49,7 @@ class VerifyResult(JobResult, frozen=True):
         valid: whether there are no findings. None where an older version stored no verdict.
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
-        findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
+        findings, unchecked, engines, rows_known, proofs, proven, actor, newer, intact: see
             :class:`odf_engine.derive.verify.model.IntegrityReport`. ``intact`` is None where an older version
             stored none.
         origins: the dataset and everything upstream of it.
@@ -72,6 +72,7 @@ class VerifyResult(JobResult, frozen=True):
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None
+    actor: str = ""
     newer: int = 0
     intact: bool | None = None
     origins: list[OriginReport] = []

@@ -129,11 +129,12 @@ def command(
     valid = all(report.valid for report in reports)
     failure = exit_code(jobs)
     print_failures(jobs)
-    show({"valid": valid and not failure, "datasets": reports}, lambda: _print_reports(reports))
+    show({"valid": valid and not failure, "datasets": reports}, lambda: print_reports(reports))
     sys.exit(failure or (0 if valid else 3))
 
 
-def _print_reports(reports: Sequence[VerifyResult]) -> None:
+def print_reports(reports: Sequence[VerifyResult]) -> None:
+    """Print the results of verifications."""
     for report in reports:
         if report.valid and options_of().quiet:
             continue

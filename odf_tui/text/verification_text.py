@@ -163,7 +163,7 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
             rounded if report.recomputed.rounded else ""
         )
     if report.proven is not None:
-        yield f"ownership proven {signed_range_text(report.proven, report.newer)}"
+        yield f"ownership proven {signed_range_text(report.proven, report.newer, report.actor)}"
 
 
 def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:

@@ -143,6 +143,7 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         proofs: number of valid ownership proofs.
         proven: sequence number of the newest block with a valid proof, which covers all earlier blocks, or
             None if absent.
+        actor: who signed that block, or "" if the proof does not name the actor.
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about
             operations that the specification forbids, inputs, or other engine versions.
@@ -158,5 +159,6 @@ class IntegrityReport(msgspec.Struct, frozen=True):
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None
+    actor: str = ""
     newer: int = 0
     intact: bool = True
