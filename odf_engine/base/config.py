@@ -447,6 +447,23 @@ class CompactionConfig(SettingsGroup, frozen=True):
     ] = {}
 
 
+class SigningConfig(SettingsGroup, frozen=True):
+    """Signatures of datasets."""
+
+    commits: Annotated[
+        bool,
+        Meta(description="sign the new head in each commit, if the workspace has the private key"),
+    ] = False
+    actor: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            pattern=r"^[^\x00-\x1f\x7f-\x9f]*$",
+            description="who signs, as shown to readers of the dataset; by default the login name",
+        ),
+    ] = ""
+
+
 class SandboxConfig(SettingsGroup, frozen=True):
     """The sandbox for queries of untrusted datasets."""
 
@@ -549,6 +566,7 @@ class Config(SettingsGroup, frozen=True):
     transform: TransformConfig = TransformConfig()
     compaction: CompactionConfig = CompactionConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    signing: SigningConfig = SigningConfig()
     allowed_env: Annotated[
         dict[str, list[Variable]],
         Meta(description="environment variables that a source may read, by dataset name or id"),

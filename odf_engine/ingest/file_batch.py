@@ -163,6 +163,7 @@ class FileBatchJob(PayloadJob):
             self._reporter.set_amounts(files=file.payload.number)
             opened = file.open_rows()
             if opened is not None:
+                self.engine_version = file.engine_version
                 inputs.append(file.merge_inputs(opened))
         if not inputs:
             return None

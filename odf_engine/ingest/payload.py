@@ -17,6 +17,7 @@ from odf_engine.base.config import OnConflict, parse_size
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
+from odf_engine.chain.normal_form import BUILT_IN_ENGINES, query_of, with_version
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, is_push_state
 from odf_engine.checks.gate import DatasetChecks
@@ -32,7 +33,8 @@ from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlices, PreparedMerge, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
-from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
+from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.ingest.result_schema import (
@@ -55,7 +57,6 @@ from odf_engine.metadata.model import (
     Parquet,
     SetPollingSource,
     SourceState,
-    Transform,
 )
 from odf_engine.metadata.object_links import (
     LinkedTotals,
@@ -70,6 +71,7 @@ from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations
+from odf_engine.workspace.trust import Trust
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -110,6 +112,7 @@ class IngestContext(NamedTuple):
         strict: rows of a ledger with a known key and other values are an error; overrides the setting
             ``onConflict``.
         attached: stored objects by their names, which link columns may have instead of their hashes.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     entry: DatasetEntry
@@ -119,6 +122,7 @@ class IngestContext(NamedTuple):
     checks: DatasetChecks | None
     strict: bool = False
     attached: Mapping[str, Multihash] = MappingProxyType({})
+    find_engine: FindEngine = find_built_in_engine
 
 
 class PayloadJob:
@@ -185,6 +189,16 @@ class PayloadJob:
         is_stored = self._state.odf_schema is not None
         check_link_columns(self._described, "SetDataSchema" if is_stored else "read.schema")
         self._link_columns = find_link_columns(self._described)
+        self._preprocess_context = PreprocessContext(
+            context.session,
+            folder,
+            parse_size(config.datafusion.memory),
+            context.reporter,
+            context.find_engine,
+            self._no_rows_schema(),
+        )
+        self._trust = Trust(context.workspace)
+        self.engine_version: str | None = None
         self._started = monotonic()
         self.repeated = 0
         self._rejection: Rejection | None = None
@@ -254,15 +268,13 @@ class PayloadJob:
         return reading
 
     def open_rows(self) -> OpenedRows | None:
-        """Prepare the file, and return its rows after the preprocess query, or None for an empty file.
+        """Prepare the file, and return its rows after the preprocess query, or None if it has none.
 
         Raises:
             OdfError: the file cannot be read. Invalid rows are an error only when the rows are read.
         """
         reading = self._open(self._prepare())
-        if reading is None:
-            return None
-        return OpenedRows(self._preprocess(reading, self._source.preprocess), reading.columns)
+        return None if reading is None else self._preprocess(reading)
 
     def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
         """Return the file without its invalid rows.
@@ -313,9 +325,11 @@ class PayloadJob:
             reading = self._read(replace(prepared, lines=lines))
             if reading is None or lines.text is None:
                 return None
-            # The rows of DataFusion have no numbers: only rows that cannot be read are found.
-            step = None if is_datafusion(self._source.preprocess) else self._source.preprocess
-            result = self._preprocess(reading, step)
+            # The rows of other engines have no numbers: only rows that cannot be read are found.
+            query, context = self._source.preprocess, self._preprocess_context
+            step = query if runs_in_session(context, query) else None
+            result = preprocess(context, reading.frame, step)
+            assert result is not None
         except (BadData, InvalidQuery, InvalidSchema):
             return None  # The file cannot be read at all.
         return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
@@ -403,11 +417,14 @@ class PayloadJob:
             "warning",
         )
 
-    def _write(self, reading: ReadPlan) -> StagedSlices:
-        """Run preprocess, merge and write. The location of an error in the file is added to it."""
+    def _write(self, reading: ReadPlan) -> StagedSlices | None:
+        """Run preprocess, merge and write; return None for a query without rows and known columns.
+
+        The location of an error in the file is added to it.
+        """
         try:
-            rows = self._preprocess(reading, self._source.preprocess)
-            return self._merge_rows(OpenedRows(rows, reading.columns))
+            opened = self._preprocess(reading)
+            return None if opened is None else self._merge_rows(opened)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
@@ -418,6 +435,16 @@ class PayloadJob:
         inputs = self.merge_inputs(opened)
         self._reporter.phase("merge")
         return self._run_merge(merge(self._source.merge, inputs), inputs.schema)
+
+    def _no_rows_schema(self) -> pa.Schema | None:
+        """Return the columns of a result without rows, or None before the first rows of the dataset."""
+        if self._declared is None:
+            return None
+        vocab = self._state.vocabulary
+        system = {vocab.offset_column, vocab.system_time_column}
+        if not accepts_operations(self._source):
+            system.add(vocab.operation_type_column)
+        return pa.schema([field for field in self._declared if field.name not in system])
 
     def _run_merge(self, prepared: PreparedMerge, schema: pa.Schema) -> StagedSlices:
         merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
@@ -459,9 +486,14 @@ class PayloadJob:
             unordered=result.unordered,
         )
 
-    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
-        memory = parse_size(self._config.datafusion.memory)
-        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
+    def _preprocess(self, reading: ReadPlan) -> OpenedRows | None:
+        """Run the preprocess query; return None for a query without rows and known columns."""
+        rows = preprocess(self._preprocess_context, reading.frame, self._source.preprocess)
+        if rows is None:
+            self._reporter.log(f"{self.payload.name}: the preprocess query returned no rows")
+            return None
+        self.engine_version = rows.version
+        return OpenedRows(rows, reading.columns)
 
     def _conflict_action(self) -> OnConflict:
         """Return what a ledger does with a changed row of a known key."""
@@ -549,6 +581,8 @@ class PayloadJob:
         reporter.raise_if_cancelled()
         reporter.raise_if_warned()
         events: list[MetadataEvent] = []
+        if written and (versioned := self._source_with_version()) is not None:
+            events.append(versioned)
         if staged is not None and written and self._declared is None:
             is_odf = self._config.metadata.data_schema == "odf"
             events.append(declare_schema(staged.schema, None, odf=is_odf, described=self._described))
@@ -580,6 +614,28 @@ class PayloadJob:
             keys.commit(last.offset_interval.end, str(last.physical_hash), reporter)
         return head
 
+    def _source_with_version(self) -> SetPollingSource | AddPushSource | None:
+        """Return the source with the version of the engine that ran its query, or None if the chain has it.
+
+        The rows are not replayed, so a pull continues with any version. The version that ran is recorded.
+        """
+        source, state, version = self._source, self._state, self.engine_version
+        if source.preprocess is None:
+            return None
+        engine = source.preprocess.engine
+        if isinstance(source, AddPushSource):
+            recorded = state.push_sources.get(source.source_name)
+        else:
+            recorded = state.polling_source
+        known = None if recorded is None else query_of(recorded)
+        if recorded is None or known is None or version in (None, known.version):
+            return None
+        if known.version is None and engine.lower() in BUILT_IN_ENGINES:
+            return None
+        self._reporter.log(f"version of the engine {engine}: {version}")
+        # A changed source would have to be trusted again.
+        return with_version(recorded, version) if self._trust.is_own(self._entry) else None
+
     def _check_links(self, written: WrittenSlice | None) -> ExtraAttributes | None:
         """Check the links of a slice; return the summary for its block."""
         if not self._link_columns:
@@ -609,19 +665,20 @@ class PayloadJob:
         ahead = sum(part.rows_ahead for part in written)
         if ahead and self._max_ahead is not None:
             latest = max(part.max_event_time for part in written if part.max_event_time is not None)
-            self._report_rows_ahead(ahead, latest, self._max_ahead)
+            self._report_rows_ahead(ahead, sum(part.rows for part in written), latest)
         counted = (part.max_counted_event_time for part in written)
         reached = [time.shifted(-self._delay) for time in counted if time is not None]
         before = self._state.watermark
         return max([*reached, *(() if before is None else (before,))], default=None)
 
-    def _report_rows_ahead(self, ahead: int, latest: Timestamp, max_ahead: int) -> None:
-        rows = count_of(ahead, "row")
-        limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
+    def _report_rows_ahead(self, ahead: int, total: int, latest: Timestamp) -> None:
+        limit = "watermark.maxAhead after the system time" if self._max_ahead else "the system time"
+        # A few rows in the future are usually errors.
+        reason = "if the rows are forecasts" if 2 * ahead > total else "if these times are right"
         self._reporter.warn(
-            f"{self.payload.name}: {rows} with an event time later than {limit} (latest:"
-            f" {latest}): ignored for the watermark; if the dataset contains times in the"
-            f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
+            f"{self.payload.name}: {ahead:,} of {count_of(total, 'row')} with an event time later than"
+            f" {limit} (latest: {latest}): ignored for the watermark; {reason}, run"
+            f" odf config set watermark.maxAhead.{self._entry.alias} none",
             "future-event-times",
             ahead,
         )

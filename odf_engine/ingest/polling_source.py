@@ -20,6 +20,7 @@ from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.ingest.file_batch import FileBatchJob, FileGroups, files_per_commit
 from odf_engine.ingest.payload import IngestContext, PayloadJob
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.write_progress import FileProgress
 from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
@@ -44,6 +45,7 @@ class PullOptions(NamedTuple):
         force: fetch even if the source reports no change.
         strict: rows of a ledger with a known key and other values are an error, not a warning.
         environment: values for ``${{ env.NAME }}`` in the request.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     fetch_uncacheable: bool = False
@@ -51,6 +53,7 @@ class PullOptions(NamedTuple):
     force: bool = False
     strict: bool = False
     environment: Mapping[str, str] = MappingProxyType({})
+    find_engine: FindEngine = find_built_in_engine
 
 
 _DEFAULTS: Final = PullOptions()
@@ -280,7 +283,15 @@ def _open_payloads(
             ethereum=workspace.config.ethereum,
         )
         checks = load_checks(workspace, entry, runtime.session)
-        shared = IngestContext(entry, runtime.session(), workspace, reporter, checks, options.strict)
+        shared = IngestContext(
+            entry,
+            runtime.session(),
+            workspace,
+            reporter,
+            checks,
+            options.strict,
+            find_engine=options.find_engine,
+        )
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
             yield _OpenSource(shared, source, payloads, job)
 
