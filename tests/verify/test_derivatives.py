@@ -361,6 +361,15 @@ def test_only_new_transactions_are_replayed(
     assert [remembering.counts(name) for _ in range(2)] == [(1, 3), (0, 4)]
 
 
+def test_transactions_are_replayed_again_for_another_user(
+    made: Deriving, copy: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    remembering = Remembering(made, copy)
+    assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+
+
 def test_transactions_are_replayed_again_by_another_engine_or_without_the_index(
     made: Deriving, copy: Workspace
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 
@@ -12,7 +13,9 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import engine_version
 from odf_engine.derive.plan import InputPlan, Transaction
 from odf_engine.derive.verify.slice_check import VerifiedSlices, check_object
+from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.workspace.seals import seal
 
 _REPLAYS: Final = 1
 """Version of replay and comparison: a new one invalidates the transactions that were verified before."""
@@ -23,7 +26,8 @@ class ReplayRecord:
 
     The key of a transaction has everything that its result depends on: its block, and with it the chain
     before, the inputs, and the engine with its version. The files of the inputs are hashed in each
-    verification, so that a replay of damaged inputs is neither recorded nor replaced by a record.
+    verification, so that a replay of damaged inputs is neither recorded nor replaced by a record. The key
+    also has the user's seal: records that come with somebody else's workspace do not count.
 
     Args:
         known: the store of the keys.
@@ -35,6 +39,9 @@ class ReplayRecord:
         self._known = known
         self._configured = {name.lower() for name in configured}
         self._reporter = reporter
+        self._seal: str | None = None
+        with suppress(OdfError):  # without a seal, all transactions are replayed
+            self._seal = seal("replays")
         self._lock = Lock()
         self._intact: dict[Multihash, int] = {}
         """The last offset up to which the slices of an input are intact, by the head of the input."""
@@ -44,7 +51,8 @@ class ReplayRecord:
     def find_key(self, transaction: Transaction, block: Multihash) -> bytes | None:
         """Return the key of a transaction, or None if it can neither be recorded nor be known.
 
-        This is so if the engine is not a built-in one, or a slice of an input is not the committed file.
+        This is so if the engine is not a built-in one, a slice of an input is not the committed file, or the
+        user has no seal.
 
         Args:
             transaction: the transaction.
@@ -55,9 +63,9 @@ class ReplayRecord:
         """
         name = transaction.transform.transform.engine.lower()
         version = None if name in self._configured else engine_version(name)
-        if version is None:
+        if version is None or self._seal is None:
             return None
-        properties = ["transaction", str(_REPLAYS), str(block), name, version]
+        properties = [self._seal, str(_REPLAYS), str(block), name, version]
         for plan in transaction.inputs:
             end = _current_end(plan)
             if not self._is_intact(plan.entry.dataset, plan.interval.last_offset):
