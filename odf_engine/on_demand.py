@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odf_engine.derive import run as derive_run
     from odf_engine.derive.provenance import model as provenance_model
     from odf_engine.derive.provenance import trace as provenance_trace
+    from odf_engine.derive.verify import compatibility as compatibility
     from odf_engine.derive.verify import integrity as integrity
     from odf_engine.derive.verify import proof_check as proof_check
     from odf_engine.derive.verify import recompute as recompute
@@ -85,6 +86,7 @@ else:
     derive_run = LazyModule("odf_engine.derive.run")
     provenance_model = LazyModule("odf_engine.derive.provenance.model")
     provenance_trace = LazyModule("odf_engine.derive.provenance.trace")
+    compatibility = LazyModule("odf_engine.derive.verify.compatibility")
     integrity = LazyModule("odf_engine.derive.verify.integrity")
     proof_check = LazyModule("odf_engine.derive.verify.proof_check")
     recompute = LazyModule("odf_engine.derive.verify.recompute")

@@ -79,7 +79,7 @@ from odf_engine.ingest.read.file_inference import TYPES as TYPES
 from odf_engine.ingest.read.file_inference import FileChoices as FileChoices
 from odf_engine.ingest.read.file_inference import InferredColumn as InferredColumn
 from odf_engine.ingest.read.file_inference import InferredFile as InferredFile
-from odf_engine.ingest.read.file_inference import time_parser as time_parser
+from odf_engine.ingest.read.file_inference import parsed_text as parsed_text
 from odf_engine.ingest.read.file_sample import ENCODINGS as ENCODINGS
 from odf_engine.ingest.read.file_sample import FORMATS as FORMATS
 from odf_engine.ingest.read.file_sample import FileSample as FileSample

@@ -245,7 +245,13 @@ class Administration(WorkspaceEntries):
 
         Raises:
             NotFound: the key is not in the workspace.
+            UsageError: the signature would be a part of an ownership proof.
         """
+        if ownership_proof.is_statement(data):
+            raise UsageError(
+                "the file is the hash of a block: its signature would be an ownership proof",
+                hint=f"to create a proof, use odf keys prove {dataset} --block HASH",
+            )
         key = ownership_proof.load_private_key(self._workspace.keys.private_key_pem(dataset))
         return multibase_encode(ownership_proof.sign(key, data))
 

@@ -443,13 +443,17 @@ class Dataset(DatasetChain):
         """
         return self._runner.run(Compact(self.id, dry_run=dry_run), self.name)
 
-    def verify(self, *, integrity: bool = False, recompute: bool = False) -> VerifyResult:
+    def verify(
+        self, *, integrity: bool = False, recompute: bool = False, compatible: bool = False
+    ) -> VerifyResult:
         """Verify the chain, slices and hashes, and replay the transactions.
 
         Args:
             integrity: whether transactions are not replayed.
             recompute: instead of a replay, compare the rows with the query over the latest state of the
                 inputs.
+            compatible: replay with the present version of the engine, and record it in the chain if all rows
+                are equal.
 
         Returns:
             ``valid``, ``findings``, and what was checked.
@@ -457,7 +461,8 @@ class Dataset(DatasetChain):
         >>> workspace["city.population"].verify().findings
         []
         """
-        return self._runner.run(Verify(self.id, integrity=integrity, recompute=recompute), self.name)
+        request = Verify(self.id, integrity=integrity, recompute=recompute, compatible=compatible)
+        return self._runner.run(request, self.name)
 
     def provenance(
         self, offset: int, last: int | None = None, *, column: str | None = None, depth: int | None = None

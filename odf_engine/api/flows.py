@@ -95,6 +95,10 @@ class WorkspaceFlows:
         """Return the newest runs and decisions, of all flows or of one, newest first."""
         return self.store.runs(name, limit)
 
+    def outputs(self, runs: Sequence[Run]) -> dict[int, str]:
+        """Return the end of the output of the commands of runs, by the id of the run."""
+        return self.store.outputs(runs)
+
     def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
         """Return the jobs of runs by id; the log of jobs may lack old ones."""
         jobs: dict[str, Job] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -303,14 +303,15 @@ class BlockLines(msgspec.Struct, frozen=True):
         total: the number of blocks that match the filter.
         first: the index of the first line.
         broken: whether the chain cannot be read completely; the line of the broken block has the error.
-        proven: the hashes of all blocks that the holder of the dataset's key has signed.
+        signers: who signed blocks with the dataset's key, by the hash of the block. The name is "" if the
+            signature does not name its actor.
     """
 
     total: int
     first: int
     lines: tuple[BlockLine, ...]
     broken: bool = False
-    proven: frozenset[str] = frozenset()
+    signers: Mapping[str, str] = {}
 
 
 class Revision(msgspec.Struct, frozen=True):

@@ -16,7 +16,13 @@ from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.remotes import FoundDataset
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
+from odf_engine.workspace.remotes import (
+    Remotes,
+    ResolvedUrl,
+    find_repository,
+    resolve_address,
+    resolve_location,
+)
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -29,6 +35,7 @@ class PullTarget(NamedTuple):
         url: the remote, or None if the dataset has its own source or query, or several remotes.
         alias: the name of a new dataset.
         after: ids of the datasets whose jobs run first.
+        is_located: whether the selection names the remote, and not only the dataset.
     """
 
     name: str
@@ -36,6 +43,7 @@ class PullTarget(NamedTuple):
     url: str | None
     alias: str | None = None
     after: Sequence[str] = ()
+    is_located: bool = False
 
     def request(self, options: Pull) -> Pull:
         """Return the request of the job; ``options`` has the options of all pulls."""
@@ -120,6 +128,27 @@ def plan_pull(
     return PullPlan(_TargetResolver(workspace, list_datasets).resolve(selection))
 
 
+def plan_input_pulls(
+    workspace: Workspace, pulled: Sequence[PullTarget], list_datasets: ListDatasets
+) -> PullPlan:
+    """Return the inputs to pull from remotes after the copies of their outputs; empty if there are none.
+
+    Only outputs count whose remotes were named. Inputs that the workspace does not have are pulled from the
+    repository of the output.
+
+    Args:
+        workspace: the workspace.
+        pulled: all datasets that were pulled before. They are not pulled again.
+        list_datasets: lists a repository.
+
+    Raises:
+        NotFound: the repository does not list an input, or the output is in no repository.
+        AlreadyExists: another dataset in the workspace has the name of an input.
+        OdfError: a repository cannot be listed.
+    """
+    return PullPlan(_TargetResolver(workspace, list_datasets).resolve_inputs(pulled))
+
+
 class _TargetResolver:
     """Resolves a selection.
 
@@ -152,12 +181,36 @@ class _TargetResolver:
             datasets = set(self.entries) if selection.everything else self._find_named(selection)
         if selection.alias is not None:
             self._set_alias(selection.alias)
-        for place in self.new.values():
-            self._check_name_is_free(place)
         if selection.recursive:
             datasets.update(*[self._find_inputs(dataset) for dataset in datasets])
+        return self._make_targets(datasets)
+
+    def resolve_inputs(self, pulled: Sequence[PullTarget]) -> list[PullTarget]:
+        done = {target.url for target in pulled if target.url is not None}
+        for url in [target.url for target in pulled if target.url is not None and target.is_located]:
+            output = self.remotes.find_by_url(url)
+            for dataset in self.graph.inputs(output) if output is not None else ():
+                if dataset not in self.entries:
+                    self._find_at(self._locate_input(dataset, url))
+                elif len(self.known[dataset]) == 1:
+                    self.urls[dataset] = self.known[dataset][0]
+        self.new = {url: place for url, place in self.new.items() if url not in done}
+        return self._make_targets({dataset for dataset, url in self.urls.items() if url not in done})
+
+    def _locate_input(self, dataset: DatasetId, output_url: str) -> ResolvedUrl:
+        repository = find_repository(self.remotes.repositories(), output_url)
+        if repository is None:
+            raise NotFound(
+                f"input {dataset} is not in the workspace, and {output_url} is in no known repository",
+                hint="add the repository with odf repo add NAME URL, then pull REPO/NAME",
+            )
+        return self._locate_id(repository.name, dataset)
+
+    def _make_targets(self, datasets: Iterable[DatasetId]) -> list[PullTarget]:
+        for place in self.new.values():
+            self._check_name_is_free(place)
         new_targets = [
-            PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
+            PullTarget(self.remotes.display_name(place.url), None, place.url, place.name, is_located=True)
             for place in self.new.values()
         ]
         order = [dataset for dataset in self.graph.order(datasets) if dataset in self.entries]
@@ -169,7 +222,7 @@ class _TargetResolver:
         url = self.urls.get(dataset) or (known[0] if len(known) == 1 else None)
         made_of = set() if known or url else self._find_inputs(dataset)
         after = [*map(str, made_of), *self.new] if made_of else []
-        return PullTarget(str(entry.alias), entry, url, None, after)
+        return PullTarget(str(entry.alias), entry, url, None, after, is_located=dataset in self.urls)
 
     def _find_inputs(self, dataset: DatasetId) -> set[DatasetId]:
         """Return all upstream datasets, but not those upstream of a dataset that is pulled from a remote."""
@@ -213,9 +266,11 @@ class _TargetResolver:
         repository, _, dataset_id = text.partition("/")
         if not dataset_id.startswith(DID_PREFIX):
             return resolve_location(self.remotes, text)
-        name, wanted = self.remotes.repository(repository).name, str(DatasetId.parse(dataset_id))
+        return self._locate_id(self.remotes.repository(repository).name, DatasetId.parse(dataset_id))
+
+    def _locate_id(self, name: str, dataset_id: DatasetId) -> ResolvedUrl:
         listed = self._list_datasets(name)
-        dataset = next((dataset for dataset in listed if dataset.id == wanted), None)
+        dataset = next((dataset for dataset in listed if dataset.id == str(dataset_id)), None)
         if dataset is not None:
             return self._location(name, dataset)
         hint = f"show its datasets: odf search --repo {name}"

@@ -144,8 +144,18 @@ def type_name(kind: pa.DataType) -> str:
     return text
 
 
-def signed_range_text(block: int, newer: int) -> str:
-    """Describe the newest block with a valid ownership proof, and the number of blocks after it."""
-    if not newer:
-        return f"up to block {format_count(block)}, the newest"
-    return f"up to block {format_count(block)}, {count_of(newer, 'newer block')}"
+def signer_text(actor: str) -> str:
+    """Describe who signed with a dataset's key. ``actor`` is "" if the signature does not name the actor."""
+    return f"by {actor}, with the dataset's key" if actor else "by the dataset's owner"
+
+
+def signed_range_text(block: int, newer: int, actor: str) -> str:
+    """Describe the newest block with a valid ownership proof.
+
+    Args:
+        block: its number.
+        newer: the number of blocks after it.
+        actor: who signed it, or "" if the proof does not name the actor.
+    """
+    position = count_of(newer, "newer block") if newer else "the newest"
+    return f"up to block {format_count(block)}, {position}" + (f", signed by {actor}" if actor else "")

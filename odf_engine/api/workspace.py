@@ -12,7 +12,7 @@ from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.dataset_editor import DatasetEditor
 from odf_engine.api.jobs import JobRunner
-from odf_engine.api.pull_plan import PullPlan, PullSelection, plan_pull
+from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget, plan_input_pulls, plan_pull
 from odf_engine.api.readers.block_reader import BlockReader
 from odf_engine.api.readers.dataset_reader import DatasetReader
 from odf_engine.api.readers.fingerprint import data_fingerprint
@@ -258,6 +258,19 @@ class Workspace(
         """
         return plan_pull(self._workspace, selection, self._list_repository)
 
+    def plan_input_pulls(self, pulled: Sequence[PullTarget]) -> PullPlan:
+        """Return the inputs to pull from remotes after the copies of their outputs; empty if there are none.
+
+        Args:
+            pulled: all datasets that were pulled before. They are not pulled again.
+
+        Raises:
+            NotFound: the repository of an output does not list an input.
+            AlreadyExists: another dataset in the workspace has the name of an input.
+            OdfError: a repository cannot be listed.
+        """
+        return plan_input_pulls(self._workspace, pulled, self._list_repository)
+
     def _list_repository(self, name: str) -> list[FoundDataset]:
         result = self._runner.run(Search(text="", repositories=[name]), f"datasets of {name}")
         for problem in result.problems:
@@ -326,14 +339,14 @@ class Workspace(
         Args:
             names: names of datasets, patterns with ``%``, or URLs of datasets.
             everything: pull all datasets; with ``source``, all of that repository.
-            recursive: pull the inputs first.
+            recursive: pull the inputs too: first, or after the copy of a remote dataset, from its repository.
             source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
             alias: name of a new dataset.
             force: as in :meth:`odf_engine.api.dataset.Dataset.pull`.
             set_watermark: only set the watermark.
 
         Returns:
-            The results, datasets of remotes first, then inputs before outputs.
+            The results: datasets of remotes, then inputs before outputs, then inputs of the former.
 
         Raises:
             NotFound: no dataset has one of the names.
@@ -345,8 +358,14 @@ class Workspace(
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
         plan = self.plan_pull(PullSelection(names, everything, recursive, source, alias))
-        requests = plan.requests(Pull(dataset="", force=force, set_watermark=watermark))
-        return [self._runner.run(request, name) for request, name in requests]
+        options = Pull(dataset="", force=force, set_watermark=watermark)
+        pulled: list[PullTarget] = []
+        results: list[PullResult] = []
+        while plan.targets:
+            results += [self._runner.run(request, name) for request, name in plan.requests(options)]
+            pulled += plan.targets
+            plan = self.plan_input_pulls(pulled) if recursive else PullPlan([])
+        return results
 
     def sql(
         self,

@@ -113,6 +113,13 @@ class FetchConfig(SettingsGroup, frozen=True):
             "pattern such as % of its dataset: never (cached: in each pull) or once; default: once"
         ),
     ] = {}
+    files_per_commit: Annotated[
+        dict[str, Annotated[int, Meta(ge=1, le=250)]],
+        Meta(
+            description="how many small files of a FilesGlob one commit may have, by name, id or a pattern"
+            " such as % of the dataset, with the merge strategies Append and Ledger; default: 1"
+        ),
+    ] = {}
     max_bytes: Annotated[int, Meta(ge=1, description="maximum size of a file from a server, in bytes")] = (
         1 << 40
     )
@@ -157,6 +164,14 @@ class FetchConfig(SettingsGroup, frozen=True):
             names: the alias and the id of the dataset.
         """
         return _value_for(self.cache, names) == "never"
+
+    def files_per_commit_of(self, *names: str) -> int:
+        """Return how many small files of a folder one commit of a dataset may have.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return _value_for(self.files_per_commit, names) or 1
 
 
 class MqttConfig(SettingsGroup, frozen=True):
@@ -432,6 +447,23 @@ class CompactionConfig(SettingsGroup, frozen=True):
     ] = {}
 
 
+class SigningConfig(SettingsGroup, frozen=True):
+    """Signatures of datasets."""
+
+    commits: Annotated[
+        bool,
+        Meta(description="sign the new head in each commit, if the workspace has the private key"),
+    ] = False
+    actor: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            pattern=r"^[^\x00-\x1f\x7f-\x9f]*$",
+            description="who signs, as shown to readers of the dataset; by default the login name",
+        ),
+    ] = ""
+
+
 class SandboxConfig(SettingsGroup, frozen=True):
     """The sandbox for queries of untrusted datasets."""
 
@@ -534,6 +566,7 @@ class Config(SettingsGroup, frozen=True):
     transform: TransformConfig = TransformConfig()
     compaction: CompactionConfig = CompactionConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    signing: SigningConfig = SigningConfig()
     allowed_env: Annotated[
         dict[str, list[Variable]],
         Meta(description="environment variables that a source may read, by dataset name or id"),

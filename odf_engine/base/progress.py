@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -120,6 +121,55 @@ class Reporter:
         finally:
             with self._lock:
                 self._hooks.remove(hook)
+
+
+class ForwardingReporter(Reporter):
+    """Forwards everything to another reporter. Subclasses change a part of it.
+
+    Args:
+        target: the other reporter.
+    """
+
+    def __init__(self, target: Reporter) -> None:
+        super().__init__()
+        self._target = target
+
+    def phase(self, name: str) -> None:
+        self._target.phase(name)
+
+    @property
+    def current_phase(self) -> str:
+        return self._target.current_phase
+
+    def set_amounts(self, **amounts: Any) -> None:
+        self._target.set_amounts(**amounts)
+
+    def log(self, text: str, level: str = "info") -> None:
+        self._target.log(text, level)
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        self._target.warn(text, kind, count)
+
+    def raise_if_warned(self) -> None:
+        self._target.raise_if_warned()
+
+    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        self._target.committed(dataset, block, event, rows)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._target.cancelled
+
+    def raise_if_cancelled(self) -> None:
+        self._target.raise_if_cancelled()
+
+    def cancel(self) -> None:
+        self._target.cancel()
+
+    @contextmanager
+    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
+        with self._target.on_cancel(hook):
+            yield
 
 
 def count_of(number: int, noun: str) -> str:

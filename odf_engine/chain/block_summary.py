@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -159,8 +159,30 @@ def _find_source_changes(event: Any, old: Any) -> Iterable[str]:
             )
     if getattr(event, "prepare", None) != getattr(old, "prepare", None):
         yield "prepare"
-    if event.preprocess != old.preprocess:
+    yield from _find_query_changes(event.preprocess, old.preprocess)
+
+
+def _find_query_changes(new: Any, previous: Any) -> Iterator[str]:
+    """Yield the parts of a preprocess query that differ: the query itself, or only its engine."""
+    if new == previous:
+        return
+    if isinstance(new, model.Sql) and isinstance(previous, model.Sql) and _is_same_query(new, previous):
+        yield _engine_change(new, previous)
+    else:
         yield "query"
+
+
+def _is_same_query(new: model.Sql, previous: model.Sql) -> bool:
+    return (new.query, new.queries, new.temporal_tables) == (
+        previous.query,
+        previous.queries,
+        previous.temporal_tables,
+    )
+
+
+def _engine_change(new: model.Sql, previous: model.Sql) -> str:
+    old = f"{previous.engine} {previous.version or ''}".rstrip()
+    return f"{old} → {new.engine} {new.version or ''}".rstrip()
 
 
 def _describe_fetch(fetch: Any) -> str:
@@ -187,16 +209,10 @@ def _describe_transform(event: model.SetTransform, old: model.SetTransform | Non
     if not isinstance(new, model.Sql) or not isinstance(previous, model.Sql):
         return f"query changed, over {names}"
     parts: list[str] = []
-    if (new.query, new.queries, new.temporal_tables) != (
-        previous.query,
-        previous.queries,
-        previous.temporal_tables,
-    ):
+    if not _is_same_query(new, previous):
         parts.append("query changed")
     if (new.engine, new.version) != (previous.engine, previous.version):
-        parts.append(
-            f"{previous.engine} {previous.version or ''}".rstrip() + f" → {new.engine} {new.version or ''}"
-        )
+        parts.append(_engine_change(new, previous))
     refs = {item.dataset_ref: item.alias or item.dataset_ref for item in event.inputs}
     old_refs = {item.dataset_ref: item.alias or item.dataset_ref for item in old.inputs}
     parts += [f"+ input {name}" for ref, name in refs.items() if ref not in old_refs]

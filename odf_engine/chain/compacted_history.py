@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.compaction_record import CompactionRecord, Replacement
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound
@@ -115,6 +116,21 @@ def find_current_number(dataset: Dataset, block: Multihash) -> int | None:
     position = find_position(dataset, block)
     current = None if position is None else find_current_position(dataset, position)
     return None if current is None else current.number
+
+
+def find_replaced_blocks(dataset: Dataset) -> dict[Multihash, list[StoredBlock]]:
+    """Return the blocks that compactions have replaced, newest first, by the block that replaced them.
+
+    After several compactions, a replaced block can itself have replaced others.
+    """
+    replaced: dict[Multihash, list[StoredBlock]] = {}
+    for record in dataset.compactions.all():
+        for stored in dataset.at(record.header.old_head).blocks():
+            number = stored.block.sequence_number
+            if number <= record.header.fork_number:
+                break
+            replaced.setdefault(record.find_replacement(number).block, []).append(stored)
+    return replaced
 
 
 def find_archived_push(dataset: Dataset, state: SourceState) -> int | None:

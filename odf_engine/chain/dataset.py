@@ -91,6 +91,10 @@ _RESET_REF_PREFIX: Final = "before-reset-"
 _RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find all errors"
 
 
+HeadSigner = Callable[[Path, ChainState], None]
+"""Signs a new head before the reference moves to it. Takes the dataset's folder and the state at the head."""
+
+
 class _NewBlock(NamedTuple):
     folded: BlockWithStates
     data: bytes
@@ -107,12 +111,18 @@ class Dataset:
     """
 
     def __init__(
-        self, folder: Path, index: BlockIndex, origin: DatasetOrigin | None = None, reference: str = HEAD
+        self,
+        folder: Path,
+        index: BlockIndex,
+        origin: DatasetOrigin | None = None,
+        reference: str = HEAD,
+        signer: HeadSigner | None = None,
     ) -> None:
         self.folder = folder
         self.reference = reference
         self.compactions = RecordStore(folder)
         self.origin = origin
+        self._signer = signer
         self._index = index
         self._blocks = self.objects("blocks")
         self._objects = {kind: self.objects(kind) for kind in ("data", "checkpoints")}
@@ -150,7 +160,7 @@ class Dataset:
         if name not in self._branches:
             # The index of the workspace has each block once, and not in two chains with a common beginning.
             index = BlockIndex(self.branch_index_path(name))
-            dataset = Dataset(self.folder, index, self.origin, name)
+            dataset = Dataset(self.folder, index, self.origin, name, self._signer)
             dataset._refs = self._refs  # its lock is reentrant only within one object
             self._branches[name] = dataset
         return self._branches[name]
@@ -553,9 +563,10 @@ class Dataset:
             with self._refs.locked():
                 state = self._check_head(expected_head)
                 new = self._prepare(state, events, system_time, block_version)
-                self._store(new, _paths(data), _paths(checkpoint))
-                self._publish(_objects_of(new), expected_head, new[-1].folded.state.head)
                 head = new[-1].folded.state.head
+                self._store(new, _paths(data), _paths(checkpoint))
+                self._sign(new)
+                self._publish(_objects_of(new), expected_head, head)
                 self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
@@ -585,13 +596,18 @@ class Dataset:
             first = self.block(0)
             fork = apply_block(None, first.block, first.hash)
             new = self._prepare(fork, events, system_time, block_version)
+
+            def store() -> None:
+                self._store(new, (), ())
+                self._sign(new)
+
             self.move_head(
                 new[-1].folded.state,
                 fork,
                 [item.folded for item in new],
                 expected_head=expected_head,
                 backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
-                before_move=lambda: self._store(new, (), ()),
+                before_move=store,
             )
         return new[-1].folded.state.head
 
@@ -764,6 +780,10 @@ class Dataset:
         checkpoints = [getattr(event, "new_checkpoint", None) for event in events]
         store_files(self._objects["checkpoints"], checkpoint, checkpoints)
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
+
+    def _sign(self, new: Sequence[_NewBlock]) -> None:
+        if self._signer is not None:
+            self._signer(self.folder, new[-1].folded.state)
 
     def _index_blocks(self, before: ChainState | None, new: Sequence[_NewBlock]) -> None:
         """Add new blocks to the index."""

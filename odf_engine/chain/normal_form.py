@@ -225,32 +225,48 @@ def is_earlier_revision(name: str, version: str) -> bool:
     return recorded[1] == installed[1] and int(recorded[2]) < int(installed[2])
 
 
-def with_engine_version(event: SetTransform) -> SetTransform:
-    """Return the transform with the exact version of the engine, if it is for a built-in engine.
+Versioned = TypeVar("Versioned", bound=SetTransform | SetPollingSource | AddPushSource)
+"""An event with a query: the transform of a derivative dataset, or a source with a preprocess query."""
+
+
+def query_of(event: SetTransform | SetPollingSource | AddPushSource) -> Sql | None:
+    """Return the query of an event, or None for a source without one."""
+    return event.transform if isinstance(event, SetTransform) else event.preprocess
+
+
+def with_version(event: Versioned, version: str | None) -> Versioned:
+    """Return the event whose query names this version of its engine. There must be a query."""
+    if isinstance(event, SetTransform):
+        return replace(event, transform=replace(event.transform, version=version))
+    assert event.preprocess is not None
+    return replace(event, preprocess=replace(event.preprocess, version=version))
+
+
+def with_engine_version(event: Versioned) -> Versioned:
+    """Return the event with the exact version of the engine, if its query is for a built-in engine.
 
     Raises:
         InvalidManifest: it requires another version.
     """
-    transform = event.transform
-    installed = engine_version(transform.engine)
-    if installed is None:
+    query = query_of(event)
+    installed = None if query is None else engine_version(query.engine)
+    if query is None or installed is None or query.version == installed:
         return event
-    if transform.version is None:
-        return replace(event, transform=replace(transform, version=installed))
-    if transform.version != installed:
+    if query.version is not None:
         raise InvalidManifest(
-            f"unsupported engine version {transform.version}: this is {installed}",
-            where="SetTransform",
-            hint="omit `version`; it is recorded with the transform",
+            f"unsupported engine version {query.version}: this is {installed}",
+            where=kind_of(event),
+            hint="omit `version`; it is recorded with the query",
         )
-    return event
+    return with_version(event, installed)
 
 
-def without_engine_version(event: SetTransform) -> SetTransform:
-    """Return the transform without the version that :func:`with_engine_version` added."""
-    if event.transform.engine.lower() not in BUILT_IN_ENGINES:
+def without_engine_version(event: Versioned) -> Versioned:
+    """Return the event without the version that :func:`with_engine_version` added."""
+    query = query_of(event)
+    if query is None or query.engine.lower() not in BUILT_IN_ENGINES:
         return event
-    return replace(event, transform=replace(event.transform, version=None))
+    return with_version(event, None)
 
 
 _LATENESS: Final = re.compile(

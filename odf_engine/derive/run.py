@@ -125,14 +125,16 @@ def _check_version(transaction: Transaction, configured: Collection[str]) -> Non
         return
     if sql.version in (None, installed) or is_earlier_revision(sql.engine, sql.version):
         return
-    raise _other_version(sql.version, installed)
+    raise _other_version(transaction, installed)
 
 
-def _other_version(required: str | None, actual: str) -> Unsupported:
+def _other_version(transaction: Transaction, actual: str) -> Unsupported:
+    required, alias = transaction.transform.transform.version, transaction.entry.alias
     return Unsupported(
         f"the query is for version {required} of the engine, but this is {actual}",
         where="transform",
-        hint=f"to use this version, set `version: {actual}` in the manifest and run odf add --update",
+        hint=f"to use this version if it returns the same rows, run odf verify --compatible {alias}; "
+        f"to use it anyway, set `version: {actual}` in the manifest and run odf add --update",
     )
 
 
@@ -209,7 +211,7 @@ class _TransactionRun:
             return
         is_earlier = sql.version is not None and is_earlier_revision(sql.engine, sql.version)
         if sql.version is not None and not is_earlier:
-            raise _other_version(sql.version, version)
+            raise _other_version(self._transaction, version)
         if is_earlier or sql.engine.lower() not in BUILT_IN_ENGINES:
             transform = self._transaction.transform
             self._events.append(structs_replace(transform, transform=structs_replace(sql, version=version)))

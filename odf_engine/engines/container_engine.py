@@ -26,7 +26,8 @@ from odf_engine.engines.forwarding_engine import ForwardingEngine, ResultT
 from odf_engine.engines.grpc_client import FileExchange, GrpcEngine
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.container import ContainerRuntime
-from odf_engine.metadata.model import Sql
+from odf_engine.ingest.raw_query import RawQueryResult
+from odf_engine.metadata.model import RawQueryRequest, Sql
 
 CONTAINER: Final = "container"
 """Address of an engine that is started as a container; ``container:IMAGE`` sets the image."""
@@ -86,6 +87,7 @@ class ContainerEngine(ForwardingEngine):
         address: :data:`CONTAINER`, or ``container:IMAGE``.
         config: the runtime, and the time limit for the start.
         odf: the ``.odf`` folder of the workspace.
+        is_unpinned: run the configured image, whatever version a query requires.
 
     Each request raises SourceUnavailable if the container does not start.
 
@@ -93,7 +95,9 @@ class ContainerEngine(ForwardingEngine):
         InvalidManifest: no image is known for this engine.
     """
 
-    def __init__(self, name: str, address: str, config: FetchConfig, odf: Path) -> None:
+    def __init__(
+        self, name: str, address: str, config: FetchConfig, odf: Path, *, is_unpinned: bool = False
+    ) -> None:
         self._image = address.partition(":")[2] or IMAGES.get(name, "")
         if not self._image:
             raise InvalidManifest(
@@ -101,7 +105,7 @@ class ContainerEngine(ForwardingEngine):
                 where=f"engines.{name}",
                 hint=f"set the image: odf config set engines.{name} {CONTAINER}:IMAGE",
             )
-        self._name, self._config = name, config
+        self._name, self._config, self._is_unpinned = name, config, is_unpinned
         self._folder = odf / "cache" / f"engine-{os.getpid()}-{secrets.token_hex(4)}"
         self._label = f"{_LABEL}={hashlib.sha256(os.fsencode(odf.resolve())).hexdigest()[:32]}"
         self._running: _Container | None = None
@@ -113,17 +117,23 @@ class ContainerEngine(ForwardingEngine):
         with self._lock:
             self._stop()
 
+    def run_raw_query(self, request: RawQueryRequest, reporter: Reporter) -> RawQueryResult:
+        """See :class:`odf_engine.ingest.raw_query.RawQueryEngine`."""
+        version = self._version_of(request.transform)
+        with self._started(reporter, version) as container:
+            result = container.engine.run_raw_query(request, reporter)
+            return replace(result, version=_version_that_ran(container, result.version, version))
+
+    def _version_of(self, query: Sql | None) -> str | None:
+        """Return the version of the engine that a query requires, or None for the configured image."""
+        return None if query is None or self._is_unpinned else query.version
+
     def _forward(self, query: Sql | None, reporter: Reporter, call: Callable[[Engine], ResultT]) -> ResultT:
-        version = None if query is None else query.version
+        version = self._version_of(query)
         with self._started(reporter, version) as container:
             result = call(container.engine)
-            # The image is the version, unless the engine or the query has another one.
-            if (
-                isinstance(result, TransactionResult)
-                and result.version is None
-                and version in (None, container.pinned)
-            ):
-                return replace(result, version=container.pinned)
+            if isinstance(result, TransactionResult):
+                return replace(result, version=_version_that_ran(container, result.version, version))
             return result
 
     @contextmanager
@@ -304,6 +314,17 @@ class ContainerEngine(ForwardingEngine):
             self._remove(self._runtime, running.name)
             _wait(running.process)
         rmtree(self._folder, ignore_errors=True)
+
+
+def _version_that_ran(container: _Container, reported: str | None, required: str | None) -> str | None:
+    """Return the version of an engine: its image, unless the engine or the query has another one.
+
+    Args:
+        container: the container that ran the query.
+        reported: version that the engine reports, or None if it reports none.
+        required: version that the query requires, or None.
+    """
+    return container.pinned if reported is None and required in (None, container.pinned) else reported
 
 
 def _run(command: list[str]) -> str:

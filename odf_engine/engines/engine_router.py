@@ -20,7 +20,7 @@ from odf_engine.engines.sandbox import Sandbox
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import Sql
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definitions.query_check import check_engine
+from odf_engine.workspace.definitions.query_check import check_engine, is_external
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -43,10 +43,18 @@ class EngineRouter(ForwardingEngine):
         config: names and addresses of external engines (``engines``), which replace built-in ones.
         built_in: return the built-in engines, by name; called when they are first used.
         odf: the ``.odf`` folder of the workspace; without it, engines in containers are not available.
+        is_unpinned: containers run the configured images, whatever version a query requires.
     """
 
-    def __init__(self, config: Config, built_in: Mapping[str, BuildEngine], odf: Path | None = None) -> None:
-        self._config, self._odf = config, odf
+    def __init__(
+        self,
+        config: Config,
+        built_in: Mapping[str, BuildEngine],
+        odf: Path | None = None,
+        *,
+        is_unpinned: bool = False,
+    ) -> None:
+        self._config, self._odf, self._is_unpinned = config, odf, is_unpinned
         self._containers: list[ContainerEngine] = []
         self._addresses = {name.lower(): address for name, address in config.engines.items()}
         self._built_in = built_in
@@ -67,13 +75,27 @@ class EngineRouter(ForwardingEngine):
                 self._engines[key] = self._make_engine(key)
             return self._engines[key]
 
+    def find_external(self, name: str) -> GrpcEngine | ContainerEngine | None:
+        """Return the external engine for a preprocess query, or None if a built-in engine runs it.
+
+        Raises:
+            EngineMissing: there is no engine with this name.
+            InvalidManifest: its configured address is invalid.
+        """
+        check_engine(name, self._addresses, EngineMissing, where="preprocess")
+        if not is_external(name, self._addresses):
+            return None
+        engine = self.get_engine(name)
+        assert isinstance(engine, GrpcEngine | ContainerEngine)
+        return engine
+
     def _make_engine(self, key: str) -> Engine:
         address = self._addresses.get(key)
         if address is None:
             return self._built_in[key]()
         if not address.startswith(CONTAINER) or self._odf is None:
             return GrpcEngine(address)
-        engine = ContainerEngine(key, address, self._config.fetch, self._odf)
+        engine = ContainerEngine(key, address, self._config.fetch, self._odf, is_unpinned=self._is_unpinned)
         self._containers.append(engine)
         return engine
 
@@ -100,7 +122,9 @@ def built_in_engines(workspace: Workspace, start: StartSpark) -> dict[str, Build
 
 
 @contextmanager
-def engines_for(workspace: Workspace, entry: DatasetEntry, start: StartSpark) -> Iterator[EngineRouter]:
+def engines_for(
+    workspace: Workspace, entry: DatasetEntry, start: StartSpark, *, is_unpinned: bool = False
+) -> Iterator[EngineRouter]:
     """Return the engines for the queries of a dataset, for the duration of one job.
 
     Built-in engines run queries of untrusted datasets in a sandbox. External engines are responsible for
@@ -108,12 +132,13 @@ def engines_for(workspace: Workspace, entry: DatasetEntry, start: StartSpark) ->
 
     Args:
         workspace: its configuration lists the engines.
-        entry: a derivative dataset.
+        entry: the dataset.
         start: returns the Spark of this process; called when a query needs it.
+        is_unpinned: as for :class:`EngineRouter`.
     """
     config, engines = workspace.config, built_in_engines(workspace, start)
     if Trust(workspace).is_trusted(entry):
-        with closing(EngineRouter(config, engines, workspace.odf)) as router:
+        with closing(EngineRouter(config, engines, workspace.odf, is_unpinned=is_unpinned)) as router:
             yield router
         return
     odf, name = workspace.odf, str(entry.alias)
@@ -125,4 +150,5 @@ def engines_for(workspace: Workspace, entry: DatasetEntry, start: StartSpark) ->
             return stack.enter_context(closing(sandbox))
 
         isolated = {SPARK: sandbox, DATAFUSION: lambda: DataFusionEngine(config, odf / "cache", name)}
-        yield stack.enter_context(closing(EngineRouter(config, isolated, odf)))
+        router = EngineRouter(config, isolated, odf, is_unpinned=is_unpinned)
+        yield stack.enter_context(closing(router))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyarrow import types
 
-from odf_engine.base.progress import Reporter
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.digest import digest_file, physical_hash
 from odf_engine.data.parquet.parquet_reader import parquet_errors, read_parquet_schema
@@ -48,11 +48,18 @@ from odf_engine.errors import (
     SourceUnavailable,
     Unsupported,
 )
+from odf_engine.ingest.raw_query import RawQueryResult
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
     Checkpoint,
     DatasetVocabulary,
     OffsetInterval,
+    RawQueryInternalError,
+    RawQueryInvalidQuery,
+    RawQueryProgress,
+    RawQueryRequest,
+    RawQueryResponse,
+    RawQuerySuccess,
     Sql,
     TransformInternalError,
     TransformInvalidQuery,
@@ -155,6 +162,7 @@ def _read_output_checkpoint(request: TransformRequest) -> Checkpoint | None:
 
 
 _CHUNK = 1 << 20
+_RAW_OUTPUT: Final = "output.parquet"
 
 
 class FileExchange:
@@ -208,6 +216,36 @@ class FileExchange:
         finally:
             clear_folder(self.inputs)
             clear_folder(self.outputs)
+
+    @contextmanager
+    def staged_raw_query(self, request: RawQueryRequest) -> Iterator[RawQueryRequest]:
+        """Yield the request with the engine's paths; the files exist inside the ``with`` body.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        clear_folder(self.inputs)
+        clear_folder(self.outputs)
+        try:
+            yield replace(
+                request,
+                input_data_paths=[
+                    self._stage(path, f"input-{index}.parquet")
+                    for index, path in enumerate(request.input_data_paths)
+                ],
+                output_data_path=str(self._engine_folder / "out" / _RAW_OUTPUT),
+            )
+        finally:
+            clear_folder(self.inputs)
+            clear_folder(self.outputs)
+
+    def copy_raw_output(self, request: RawQueryRequest) -> None:
+        """Copy the result of a raw query to the requested path, where the engine cannot change it any more.
+
+        Raises:
+            BadData: it is not a regular file.
+        """
+        _copy_regular_file(self.outputs / _RAW_OUTPUT, Path(request.output_data_path))
 
     @contextmanager
     def staged_tables(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
@@ -357,6 +395,24 @@ class _Success(NamedTuple):
     extension: wire.ResponseExtension
 
 
+class _RawSuccess(NamedTuple):
+    """The response of an engine to a raw query."""
+
+    success: RawQuerySuccess
+    extension: wire.ResponseExtension
+
+
+_Unfinished = (
+    TransformProgress
+    | TransformInvalidQuery
+    | TransformInternalError
+    | RawQueryProgress
+    | RawQueryInvalidQuery
+    | RawQueryInternalError
+)
+"""The responses of an engine other than a success."""
+
+
 class GrpcEngine:
     """An engine at an address.
 
@@ -409,12 +465,32 @@ class GrpcEngine:
                     watermark=success.new_watermark,
                     late=[_parse_late_rows(rows, request) for rows in extension.late],
                     pending=extension.pending,
-                    version=wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
+                    version=_version_of(extension),
                 )
             except (BadData, InvalidSchema) as error:
                 raise self._contract_violation(error.message) from None
             except parquet_errors() as error:
                 raise self._contract_violation(f"its data cannot be read: {error}") from None
+
+    def run_raw_query(self, request: RawQueryRequest, reporter: Reporter) -> RawQueryResult:
+        """See :class:`odf_engine.ingest.raw_query.RawQueryEngine`."""
+        exchange, output = self._exchange, Path(request.output_data_path)
+        with (
+            self._exchange_lock,
+            nullcontext(request) if exchange is None else exchange.staged_raw_query(request) as inner,
+        ):
+            message = wire.encode_fields(encode_table(inner))
+            method = f"/{wire.SERVICE}/{wire.RAW_QUERY}"
+            success, extension = self._call(method, message, self._parse_raw_query_response, reporter)
+            try:
+                if exchange is not None:
+                    exchange.copy_raw_output(request)
+                _check_raw_output(output, success.num_records)
+            except BadData as error:
+                raise self._contract_violation(error.message) from None
+            except parquet_errors() as error:
+                raise self._contract_violation(f"its data cannot be read: {error}") from None
+        return RawQueryResult(success.num_records, _version_of(extension))
 
     @contextmanager
     def _staged(self, request: TransformRequest) -> Iterator[TransformRequest]:
@@ -541,18 +617,36 @@ class GrpcEngine:
         """Parse a message of ExecuteTransform; None unless it is the last one."""
         response = decode_table(wire.decode_field(message), TransformResponse)
         extension = wire.decode_field(message, wire.EXTENSION)
-        match response:
-            case TransformSuccess():
-                return _Success(response, wire.decode(extension or b"{}", wire.ResponseExtension))
-            case TransformProgress() if extension:
-                _report_progress(wire.decode(extension, wire.ProgressMessage), reporter)
-            case TransformInvalidQuery() | TransformInternalError() if extension:
-                raise wire.to_exception(wire.decode(extension, wire.ErrorMessage))
-            case TransformInvalidQuery():
-                raise InvalidQuery(response.message, where="query")
-            case TransformInternalError():
-                raise OdfError(f"the engine failed: {response.message}", where=self._address)
+        if isinstance(response, TransformSuccess):
+            return _Success(response, wire.decode(extension or b"{}", wire.ResponseExtension))
+        self._follow(response, extension, reporter)
         return None
+
+    def _parse_raw_query_response(self, message: bytes, reporter: Reporter) -> _RawSuccess | None:
+        """Parse a message of ExecuteRawQuery; None unless it is the last one."""
+        response = decode_table(wire.decode_field(message), RawQueryResponse)
+        extension = wire.decode_field(message, wire.EXTENSION)
+        if isinstance(response, RawQuerySuccess):
+            return _RawSuccess(response, wire.decode(extension or b"{}", wire.ResponseExtension))
+        self._follow(response, extension, reporter)
+        return None
+
+    def _follow(self, response: _Unfinished, extension: bytes, reporter: Reporter) -> None:
+        """Report the progress in a response, or raise its error.
+
+        Raises:
+            OdfError: the query is invalid, or the engine has failed.
+        """
+        match response:
+            case TransformProgress() | RawQueryProgress():
+                if extension:
+                    _report_progress(wire.decode(extension, wire.ProgressMessage), reporter)
+            case _ if extension:
+                raise wire.to_exception(wire.decode(extension, wire.ErrorMessage))
+            case TransformInvalidQuery() | RawQueryInvalidQuery():
+                raise InvalidQuery(response.message, where="query")
+            case _:
+                raise OdfError(f"the engine failed: {response.message}", where=self._address)
 
     def _failure(self, error: grpc.RpcError, reporter: Reporter) -> OdfError:
         if reporter.cancelled:
@@ -592,6 +686,24 @@ def _parse_address(address: str) -> tuple[str, FileExchange | None]:
         return parts.netloc, None
     folder = Path(options["folder"])
     return parts.netloc, FileExchange(folder, PurePosixPath(options.get("as", folder)))
+
+
+def _version_of(extension: wire.ResponseExtension) -> str | None:
+    """Return the version that an engine reports, or None if it reports none."""
+    return wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None
+
+
+def _check_raw_output(path: Path, rows: int) -> None:
+    """Check that the result of a raw query has as many rows as the engine reports.
+
+    Raises:
+        BadData: it has not, or it is not a regular file.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise BadData(f"its output is not a regular file: {path.name}")
+    written = pq.read_metadata(path).num_rows if path.exists() else 0
+    if written != rows:
+        raise BadData(f"it reported {count_of(rows, 'row')}, but wrote {written:,}")
 
 
 def _report_progress(message: wire.ProgressMessage, reporter: Reporter) -> None:

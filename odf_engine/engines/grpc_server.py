@@ -21,7 +21,7 @@ import msgspec
 from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import load_config, load_workspace, user_file
 from odf_engine.base.terminal_text import escape_standard_streams
-from odf_engine.chain.normal_form import normalize_transform
+from odf_engine.chain.normal_form import normalize_transform, spark_engine_version
 from odf_engine.engines import grpc_messages as wire
 from odf_engine.engines.contract import Engine, InputRows, TransactionResult
 from odf_engine.engines.input_intervals import with_rows_of_intervals
@@ -277,9 +277,9 @@ class EngineServer:
 
     def _raw_query(self, message: bytes, reporter: Reporter) -> bytes:
         request = _decode_request(wire.decode_field(message), RawQueryRequest)
-        return wire.encode_fields(
-            encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
-        )
+        rows = run_raw_query(self._runtime.session(), request, reporter)
+        extension = wire.ResponseExtension(spark_engine_version())
+        return wire.encode_fields(encode_table(RawQuerySuccess(rows)), wire.encode(extension))
 
     def _validate(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.ValidateQuery)

@@ -64,6 +64,7 @@ from odf_engine.spark.plan_rewrite import (
     merge_sessions_first,
     track_origins,
 )
+from odf_engine.spark.query_functions import register_functions
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batches
@@ -100,7 +101,9 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
             raise NotFound("input file not found", where=path)
     with translate_errors():
         frame = parquet_frame(session, list(map(Path, request.input_data_paths)))
-    result = merge_sessions_first(run_query(session, {INPUT: frame}, request.transform.queries or []))
+    steps = request.transform.queries or []
+    register_functions(session, steps)
+    result = merge_sessions_first(run_query(session, {INPUT: frame}, steps))
     schema, batches = arrow_batches(result, reporter)
     output = Path(request.output_data_path)
     rows = 0

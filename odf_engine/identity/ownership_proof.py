@@ -25,6 +25,8 @@ MAX_PROOF_BYTES: Final = 4096
 _KIND: Final = "DatasetProof"
 _VERSION: Final = 1
 _STAGING: Final = ".pending-"
+_MAX_ACTOR: Final = 200
+_ACTOR_PREFIX: Final = b"odf actor\n"
 
 
 class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -32,11 +34,15 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
     Attributes:
         signature: 64 bytes, over ``bytes(head)``.
+        actor: the person or program that signed, at most 200 printable characters, or "" if not named.
+        actor_signature: 64 bytes, over the head and the actor, or no bytes without an actor.
     """
 
     dataset_id: DatasetId
     head: Multihash
     signature: bytes
+    actor: str = ""
+    actor_signature: bytes = b""
 
     def __bytes__(self) -> bytes:
         """Return the stored and transferred form: JSON in UTF-8."""
@@ -45,13 +51,17 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     @property
     def document(self) -> dict[str, object]:
         """The JSON document."""
-        return {
+        document: dict[str, object] = {
             "kind": _KIND,
             "version": _VERSION,
             "datasetId": str(self.dataset_id),
             "head": str(self.head),
             "signature": multibase_encode(self.signature),
         }
+        if self.actor:
+            document["actor"] = self.actor
+            document["actorSignature"] = multibase_encode(self.actor_signature)
+        return document
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -76,11 +86,15 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
                 DatasetId.parse(document.dataset_id),
                 Multihash.parse(document.head),
                 multibase_decode(document.signature),
+                document.actor,
+                multibase_decode(document.actor_signature) if document.actor else b"",
             )
         except InvalidIdentity as error:
             raise BadData(f"invalid proof: {error.message}") from None
         if len(proof.signature) != 64:
             raise BadData(f"invalid proof: the signature has {len(proof.signature)} bytes instead of 64")
+        if not is_actor(proof.actor):
+            raise BadData(f"invalid proof: the actor is not {_MAX_ACTOR} printable characters or fewer")
         return proof
 
 
@@ -90,20 +104,42 @@ class _Document(msgspec.Struct, rename="camel"):
     dataset_id: str
     head: str
     signature: str
+    actor: str = ""
+    actor_signature: str = ""
 
 
-def create_proof(private_key_pem: str, head: Multihash) -> OwnershipProof:
+def is_actor(text: str) -> bool:
+    """Return whether a text is a valid name of an actor. "" is valid: the actor is not named."""
+    return len(text) <= _MAX_ACTOR and text.isprintable()
+
+
+def create_proof(private_key_pem: str, head: Multihash, actor: str = "") -> OwnershipProof:
     """Create the proof for ``head`` with a private key.
 
     Args:
         private_key_pem: the key as :meth:`KeyStore.private_key_pem` returns it.
         head: the head.
+        actor: who signs, see :func:`is_actor`.
 
     Raises:
         BadData: the text is not an ed25519 private key.
     """
     key = load_private_key(private_key_pem)
-    return OwnershipProof(dataset_id_of_key(key), head, sign(key, bytes(head)))
+    by = sign(key, _actor_statement(head, actor)) if actor else b""
+    return OwnershipProof(dataset_id_of_key(key), head, sign(key, bytes(head)), actor, by)
+
+
+def _actor_statement(head: Multihash, actor: str) -> bytes:
+    return _ACTOR_PREFIX + bytes(head) + actor.encode()
+
+
+def is_statement(data: bytes) -> bool:
+    """Return whether a proof signs such data: the hash of a block, or the name of the actor."""
+    try:
+        Multihash.from_bytes(data)
+    except InvalidIdentity:
+        return data.startswith(_ACTOR_PREFIX)
+    return True
 
 
 def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) -> None:
@@ -118,6 +154,9 @@ def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) 
         raise BadData(f"the proof is signed with the key of another dataset, {proof.dataset_id}")
     if not verify_signature(dataset_id, bytes(head), proof.signature):
         raise BadData(f"invalid signature: not signed with the key of {dataset_id}")
+    statement = _actor_statement(head, proof.actor)
+    if proof.actor and not verify_signature(dataset_id, statement, proof.actor_signature):
+        raise BadData(f"invalid signature: the actor is not signed with the key of {dataset_id}")
 
 
 def store_proof(folder: Path, proof: OwnershipProof) -> Path:
@@ -238,7 +277,7 @@ def verify_signature(dataset_id: DatasetId, data: bytes, signature: bytes) -> bo
 
 
 def create_and_store_proof(
-    folder: Path, dataset_id: DatasetId, private_key_pem: str, head: Multihash
+    folder: Path, dataset_id: DatasetId, private_key_pem: str, head: Multihash, actor: str = ""
 ) -> OwnershipProof:
     """Create the proof for ``head`` and store it.
 
@@ -247,7 +286,7 @@ def create_and_store_proof(
         BadData: the text is not an ed25519 private key.
         OSError: the proof cannot be written.
     """
-    proof = create_proof(private_key_pem, head)
+    proof = create_proof(private_key_pem, head, actor)
     if proof.dataset_id != dataset_id:
         raise NotFound(f"private key of {dataset_id} not found: its file contains another key")
     store_proof(folder, proof)

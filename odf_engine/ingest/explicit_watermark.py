@@ -13,7 +13,7 @@ from odf_engine.chain.schema_evolution import declare_schema
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import NotTrusted
-from odf_engine.ingest.preprocess import preprocess
+from odf_engine.ingest.preprocess import PreprocessContext, preprocess
 from odf_engine.ingest.result_schema import column_attributes, drop_column, operation_column, result_schema
 from odf_engine.metadata.model import AddData, AddPushSource, MetadataEvent, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
@@ -21,6 +21,7 @@ from odf_engine.spark.sql_types import spark_schema
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations
+from odf_engine.workspace.definitions.query_check import is_external
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -108,6 +109,9 @@ def _declare_columns(
         reporter.log("the columns are unknown: no source declares them, so queries wait for the first rows")
         return []
     if source.preprocess is not None:
+        if is_external(source.preprocess.engine, workspace.config.engines):
+            reporter.log("the columns are unknown: an external engine returns them, so queries wait for rows")
+            return []
         try:
             Trust(workspace).require_trust(entry)
         except NotTrusted as error:
@@ -133,7 +137,8 @@ def _first_schema(
     assert columns is not None
     frame = session.createDataFrame([], spark_schema(columns))
     memory = parse_size(config.datafusion.memory)
-    result = preprocess(session, frame, source.preprocess, folder, memory, reporter)
+    result = preprocess(PreprocessContext(session, folder, memory, reporter), frame, source.preprocess)
+    assert result is not None
     vocab = state.vocabulary
     operations = operation_column(result.schema.names, vocab) if accepts_operations(source) else None
     return result_schema(

@@ -22,7 +22,8 @@ from odf_engine.data.odf_schema import columns_of_step, stored_schema
 from odf_engine.data.schema_enforcement import finest_timestamp_unit, match_columns, with_timestamp_unit
 from odf_engine.ingest.polling_source import sample_file
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
-from odf_engine.ingest.preprocess import INPUT, PreprocessedRows, preprocess, steps_of
+from odf_engine.ingest.preprocess import INPUT, PreprocessContext, PreprocessedRows, preprocess, steps_of
+from odf_engine.ingest.raw_query import FindEngine
 from odf_engine.ingest.read.file_inference import FileChoices
 from odf_engine.ingest.read.file_sample import infer_file, read_sample
 from odf_engine.ingest.read.read_step import ReadOptions, csv_file, first_row, read
@@ -87,6 +88,7 @@ class ColumnAcceptance:
         runtime: a started Spark.
         reporter: receives phases and amounts; checked for cancellation.
         environment: values for ``${{ env.NAME }}`` in the request.
+        find_engine: returns the external engines of preprocess queries.
         fetches: whether the source may be fetched.
     """
 
@@ -95,6 +97,7 @@ class ColumnAcceptance:
     runtime: SparkRuntime
     reporter: Reporter
     environment: Mapping[str, str]
+    find_engine: FindEngine
     fetches: bool = True
 
     def plan(self, definition: DatasetSnapshot) -> AcceptedColumns:
@@ -277,7 +280,12 @@ class _SourceExtension:
     def _preprocess(self, frame: DataFrame, step: Sql | None) -> PreprocessedRows:
         context = self.context
         memory = parse_size(context.workspace.config.datafusion.memory)
-        return preprocess(self.session, frame, step, self.folder, memory, context.reporter)
+        shared = PreprocessContext(
+            self.session, self.folder, memory, context.reporter, context.find_engine, self.declared
+        )
+        result = preprocess(shared, frame, step)
+        assert result is not None  # the columns of a result without rows are those of the dataset
+        return result
 
     def _new_columns(self, source: Source, columns: pa.Schema | None, result: pa.Schema) -> list[pa.Field]:
         """Return the columns of a result that the dataset does not have.

@@ -18,6 +18,7 @@ from odf_engine.base.config import OnConflict, parse_size
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
+from odf_engine.chain.normal_form import BUILT_IN_ENGINES, query_of, with_version
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, is_push_state
 from odf_engine.checks.gate import DatasetChecks
@@ -39,10 +40,11 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
-from odf_engine.ingest.merge.merge_plan import MergedSlices, run_merge
+from odf_engine.ingest.merge.merge_plan import MergedSlices, PreparedMerge, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
-from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
+from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.ingest.result_schema import (
@@ -65,7 +67,6 @@ from odf_engine.metadata.model import (
     Parquet,
     SetPollingSource,
     SourceState,
-    Transform,
 )
 from odf_engine.metadata.object_links import (
     LinkedTotals,
@@ -81,6 +82,7 @@ from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
 from odf_engine.workspace.definitions.definition_update import find_manifest
+from odf_engine.workspace.trust import Trust
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -102,6 +104,13 @@ class StagedSlices(NamedTuple):
     merged: MergedSlices
 
 
+class OpenedRows(NamedTuple):
+    """The rows of a file after the preprocess query, and the columns as declared for the file, if any."""
+
+    rows: PreprocessedRows
+    columns: pa.Schema | None
+
+
 class IngestContext(NamedTuple):
     """What all payloads of a pull or push share.
 
@@ -114,6 +123,7 @@ class IngestContext(NamedTuple):
         strict: rows of a ledger with a known key and other values are an error; overrides the setting
             ``onConflict``.
         attached: stored objects by their names, which link columns may have instead of their hashes.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     entry: DatasetEntry
@@ -123,6 +133,7 @@ class IngestContext(NamedTuple):
     checks: DatasetChecks | None
     strict: bool = False
     attached: Mapping[str, Multihash] = MappingProxyType({})
+    find_engine: FindEngine = find_built_in_engine
 
 
 class PayloadJob:
@@ -131,6 +142,7 @@ class PayloadJob:
     ``run`` commits the rows and the source state of the payload, or nothing.
 
     Attributes:
+        payload: the payload.
         repeated: number of rows that were appended although all of them repeat earlier rows.
     """
 
@@ -161,7 +173,7 @@ class PayloadJob:
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
-        self._payload = payload
+        self.payload = payload
         self._session = context.session
         self._folder = folder
         self._config = config
@@ -188,6 +200,16 @@ class PayloadJob:
         is_stored = self._state.odf_schema is not None
         check_link_columns(self._described, "SetDataSchema" if is_stored else "read.schema")
         self._link_columns = find_link_columns(self._described)
+        self._preprocess_context = PreprocessContext(
+            context.session,
+            folder,
+            parse_size(config.datafusion.memory),
+            context.reporter,
+            context.find_engine,
+            self._no_rows_schema(),
+        )
+        self._trust = Trust(context.workspace)
+        self.engine_version: str | None = None
         self._started = monotonic()
         self.repeated = 0
         self._rejection: Rejection | None = None
@@ -216,12 +238,12 @@ class PayloadJob:
             prepared = self.prepare_file()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 staged = self._stage_valid_rows(prepared)
-            self._payload.check_unchanged()
+            self.payload.check_unchanged()
             yield staged
         except (Cancelled, NotSynced):
             raise
         except OdfError as error:
-            self._payload.check_unchanged()  # A change of the file explains the error.
+            self.payload.check_unchanged()  # A change of the file explains the error.
             if isinstance(error, NewColumns) and error.hint is None:
                 error.hint = self._accept_hint()
             error.message = self._name_origins(error.message)
@@ -260,13 +282,25 @@ class PayloadJob:
         return self._stage(selected)
 
     def _stage(self, prepared: PreparedFile) -> StagedSlices | None:
+        reading = self._open(prepared)
+        return None if reading is None else self._write(reading)
+
+    def _open(self, prepared: PreparedFile) -> ReadPlan | None:
         reading = self._read(prepared)
-        if reading is None:
-            return None
-        if reading.columns is None:
-            self._report_truncation(prepared)
-        self._report_lost_digits(reading)
-        return self._write(reading)
+        if reading is not None:
+            if reading.columns is None:
+                self._report_truncation(prepared)
+            self._report_lost_digits(reading)
+        return reading
+
+    def open_rows(self) -> OpenedRows | None:
+        """Prepare the file, and return its rows after the preprocess query, or None if it has none.
+
+        Raises:
+            OdfError: the file cannot be read. Invalid rows are an error only when the rows are read.
+        """
+        reading = self._open(self.prepare_file())
+        return None if reading is None else self._preprocess(reading)
 
     def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
         """Return the file without its invalid rows.
@@ -279,7 +313,7 @@ class PayloadJob:
         Raises:
             BadData: the first invalid rows, if they are not left out; or ``error`` if the file has none.
         """
-        name, reporter = self._payload.name, self._reporter
+        name, reporter = self.payload.name, self._reporter
         search = self._search_bad_rows(prepared)
         if search is not None and not rejects:
             hint = f"to ingest the other rows, run odf config set onBadRows.{self._entry.alias} reject"
@@ -296,7 +330,7 @@ class PayloadJob:
 
     def _name_origins(self, text: str) -> str:
         """Return a message with the origin of each line that it names, such as its topic."""
-        origins = self._payload.line_origins
+        origins = self.payload.line_origins
         # The lines of a prepared file are others.
         if not origins or getattr(self._source, "prepare", None):
             return text
@@ -317,9 +351,11 @@ class PayloadJob:
             reading = self._read(replace(prepared, lines=lines))
             if reading is None or lines.text is None:
                 return None
-            # The rows of DataFusion have no numbers: only rows that cannot be read are found.
-            step = None if is_datafusion(self._source.preprocess) else self._source.preprocess
-            result = self._preprocess(reading, step)
+            # The rows of other engines have no numbers: only rows that cannot be read are found.
+            query, context = self._source.preprocess, self._preprocess_context
+            step = query if runs_in_session(context, query) else None
+            result = preprocess(context, reading.frame, step)
+            assert result is not None
         except (BadData, InvalidQuery, InvalidSchema):
             return None  # The file cannot be read at all.
         return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
@@ -330,7 +366,7 @@ class PayloadJob:
         Raises:
             OdfError: a step failed.
         """
-        payload = self._payload
+        payload = self.payload
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
@@ -407,49 +443,68 @@ class PayloadJob:
             return
         dropped = (f"{field.name} {type_ddl(field.type)} ({count_of(rows, 'row')})" for field, rows in counts)
         self._reporter.log(
-            f"{self._payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
+            f"{self.payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
             " to keep all digits, declare a higher precision in read.schema, such as TIMESTAMP(6) or TIME(9)",
             "warning",
         )
 
-    def _write(self, reading: ReadPlan) -> StagedSlices:
-        """Run preprocess, merge and write. The location of an error in the file is added to it."""
+    def _write(self, reading: ReadPlan) -> StagedSlices | None:
+        """Run preprocess, merge and write; return None for a query without rows and known columns.
+
+        The location of an error in the file is added to it.
+        """
         try:
-            vocab = self._state.vocabulary
-            result = self._preprocess(reading, self._source.preprocess)
-            hashes = {name: str(link) for name, link in self._attached.items()}
-            result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
-            operations = self._operations_in(result.schema.names)
-            read_columns = reading.columns
-            columns = read_columns if self._source.preprocess is None else None
-            # A query returns timestamps as precise as those that it reads.
-            unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
-            schema = result_schema(
-                drop_column(result.schema, operations),
-                columns and drop_column(columns, operations),
-                self._declared,
-                vocab,
-                unit,
-                self._config.metadata.system_columns,
-            )
-            self._reporter.phase("merge")
-            prepared = merge(self._source.merge, self._inputs(result, schema, operations))
-            merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
-            return StagedSlices(schema, merged)
+            opened = self._preprocess(reading)
+            return None if opened is None else self._merge_rows(opened)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
-            error.where = error.where or self._payload.name
+            error.where = error.where or self.payload.name
             raise
 
-    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
-        memory = parse_size(self._config.datafusion.memory)
-        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
+    def _merge_rows(self, opened: OpenedRows) -> StagedSlices:
+        inputs = self.merge_inputs(opened)
+        self._reporter.phase("merge")
+        return self._run_merge(merge(self._source.merge, inputs), inputs.schema)
 
-    def _inputs(self, new: PreprocessedRows, schema: pa.Schema, operations: str | None) -> MergeInputs:
+    def _no_rows_schema(self) -> pa.Schema | None:
+        """Return the columns of a result without rows, or None before the first rows of the dataset."""
+        if self._declared is None:
+            return None
+        vocab = self._state.vocabulary
+        system = {vocab.offset_column, vocab.system_time_column}
+        if not accepts_operations(self._source):
+            system.add(vocab.operation_type_column)
+        return pa.schema([field for field in self._declared if field.name not in system])
+
+    def _run_merge(self, prepared: PreparedMerge, schema: pa.Schema) -> StagedSlices:
+        merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
+        return StagedSlices(schema, merged)
+
+    def merge_inputs(self, opened: OpenedRows) -> MergeInputs:
+        """Return the inputs of the merge, which have the complete schema of the slices.
+
+        Raises:
+            InvalidSchema: the columns differ from those of the dataset.
+        """
+        result, read_columns = opened
+        hashes = {name: str(link) for name, link in self._attached.items()}
+        result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
+        operations = self._operations_in(result.schema.names)
+        columns = read_columns if self._source.preprocess is None else None
+        # A query returns timestamps as precise as those that it reads.
+        unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
+        schema = result_schema(
+            drop_column(result.schema, operations),
+            columns and drop_column(columns, operations),
+            self._declared,
+            self._state.vocabulary,
+            unit,
+            self._config.metadata.system_columns,
+        )
         return MergeInputs(
             session=self._session,
-            new=new.frame,
+            new=result.frame,
             schema=schema,
             vocab=self._state.vocabulary,
             dataset=self._dataset,
@@ -459,8 +514,17 @@ class PayloadJob:
             reporter=self._progress.reads,
             changelog=operations,
             on_conflict=self._conflict_action(),
-            unordered=new.unordered,
+            unordered=result.unordered,
         )
+
+    def _preprocess(self, reading: ReadPlan) -> OpenedRows | None:
+        """Run the preprocess query; return None for a query without rows and known columns."""
+        rows = preprocess(self._preprocess_context, reading.frame, self._source.preprocess)
+        if rows is None:
+            self._reporter.log(f"{self.payload.name}: the preprocess query returned no rows")
+            return None
+        self.engine_version = rows.version
+        return OpenedRows(rows, reading.columns)
 
     def _conflict_action(self) -> OnConflict:
         """Return what a ledger does with a changed row of a known key."""
@@ -486,12 +550,12 @@ class PayloadJob:
             limits=self._slice_limits(),
         )
         if not written:
-            self._reporter.log(f"{self._payload.name}: no new rows")
+            self._reporter.log(f"{self.payload.name}: no new rows")
         else:
             size = sum(part.size for part in written)
             files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
-                f"{self._payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
+                f"{self.payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
                 f" written in {monotonic() - started:.1f} s"
             )
             if isinstance(self._source.merge, Append):
@@ -515,7 +579,7 @@ class PayloadJob:
         if repeats_stored_rows(new, stored, system, times, self._reporter):
             self.repeated = rows = _count_rows(written)
             self._reporter.warn(
-                f"{self._payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
+                f"{self.payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
                 " them again; if the file has all rows each time, use Ledger or Snapshot with a primary key",
                 "repeated-rows",
                 rows,
@@ -530,10 +594,10 @@ class PayloadJob:
         """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
         written = [] if staged is None else staged.merged.written
-        source_state = self._payload.state or state.source_state
+        source_state = self.payload.state or state.source_state
         is_push = isinstance(self._source, AddPushSource)
         if not written and (is_push or source_state == state.source_state):
-            reporter.log(f"{self._payload.name}: no changes")
+            reporter.log(f"{self.payload.name}: no changes")
             return state.head
         watermark = self._next_watermark(written)
         if self._checks is not None and staged is not None:
@@ -548,6 +612,8 @@ class PayloadJob:
         reporter.raise_if_cancelled()
         reporter.raise_if_warned()
         events: list[MetadataEvent] = []
+        if written and (versioned := self._source_with_version()) is not None:
+            events.append(versioned)
         if staged is not None and written and self._declared is None:
             is_odf = self._config.metadata.data_schema == "odf"
             events.append(declare_schema(staged.schema, None, odf=is_odf, described=self._described))
@@ -570,7 +636,7 @@ class PayloadJob:
         rejected = self._store_rejects(head)
         blocks = f"block {head}" if len(added) == 1 else f"{len(added)} blocks up to {head}"
         reporter.log(
-            f"{self._payload.name}: committed {blocks}, {count_of(rows, 'row')}{rejected}, in {took:.1f} s"
+            f"{self.payload.name}: committed {blocks}, {count_of(rows, 'row')}{rejected}, in {took:.1f} s"
         )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         keys = None if staged is None else staged.merged.keys
@@ -578,6 +644,28 @@ class PayloadJob:
             last = written[-1]
             keys.commit(last.offset_interval.end, str(last.physical_hash), reporter)
         return head
+
+    def _source_with_version(self) -> SetPollingSource | AddPushSource | None:
+        """Return the source with the version of the engine that ran its query, or None if the chain has it.
+
+        The rows are not replayed, so a pull continues with any version. The version that ran is recorded.
+        """
+        source, state, version = self._source, self._state, self.engine_version
+        if source.preprocess is None:
+            return None
+        engine = source.preprocess.engine
+        if isinstance(source, AddPushSource):
+            recorded = state.push_sources.get(source.source_name)
+        else:
+            recorded = state.polling_source
+        known = None if recorded is None else query_of(recorded)
+        if recorded is None or known is None or version in (None, known.version):
+            return None
+        if known.version is None and engine.lower() in BUILT_IN_ENGINES:
+            return None
+        self._reporter.log(f"version of the engine {engine}: {version}")
+        # A changed source would have to be trusted again.
+        return with_version(recorded, version) if self._trust.is_own(self._entry) else None
 
     def _check_links(self, written: WrittenSlice | None) -> ExtraAttributes | None:
         """Check the links of a slice; return the summary for its block."""
@@ -594,7 +682,7 @@ class PayloadJob:
         """Store the rejected rows of a committed block; return their number for the log."""
         if self._rejection is None:
             return ""
-        name, rows = self._payload.name, self._rejection.rows
+        name, rows = self.payload.name, self._rejection.rows
         try:
             rejects = Rejects(rows, self._rejection.file)
             path = store_rejects(self._dataset.folder, block, rejects)
@@ -608,19 +696,20 @@ class PayloadJob:
         ahead = sum(part.rows_ahead for part in written)
         if ahead and self._max_ahead is not None:
             latest = max(part.max_event_time for part in written if part.max_event_time is not None)
-            self._report_rows_ahead(ahead, latest, self._max_ahead)
+            self._report_rows_ahead(ahead, sum(part.rows for part in written), latest)
         counted = (part.max_counted_event_time for part in written)
         reached = [time.shifted(-self._delay) for time in counted if time is not None]
         before = self._state.watermark
         return max([*reached, *(() if before is None else (before,))], default=None)
 
-    def _report_rows_ahead(self, ahead: int, latest: Timestamp, max_ahead: int) -> None:
-        rows = count_of(ahead, "row")
-        limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
+    def _report_rows_ahead(self, ahead: int, total: int, latest: Timestamp) -> None:
+        limit = "watermark.maxAhead after the system time" if self._max_ahead else "the system time"
+        # A few rows in the future are usually errors.
+        reason = "if the rows are forecasts" if 2 * ahead > total else "if these times are right"
         self._reporter.warn(
-            f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
-            f" {latest}): ignored for the watermark; if the dataset contains times in the"
-            f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
+            f"{self.payload.name}: {ahead:,} of {count_of(total, 'row')} with an event time later than"
+            f" {limit} (latest: {latest}): ignored for the watermark; {reason}, run"
+            f" odf config set watermark.maxAhead.{self._entry.alias} none",
             "future-event-times",
             ahead,
         )

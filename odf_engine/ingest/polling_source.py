@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -10,17 +10,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odf_engine.base.files import translate_os_errors
-from odf_engine.base.progress import Reporter
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
 from odf_engine.data.parquet.slices import WrittenSlice
-from odf_engine.errors import Unsupported
+from odf_engine.errors import Cancelled, Conflict, NotSynced, OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.file_batch import FileBatchJob, FileGroups, files_per_commit
 from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
+from odf_engine.ingest.write_progress import FileProgress
 from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
@@ -44,6 +47,7 @@ class PullOptions(NamedTuple):
         force: fetch even if the source reports no change.
         strict: rows of a ledger with a known key and other values are an error, not a warning.
         environment: values for ``${{ env.NAME }}`` in the request.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     fetch_uncacheable: bool = False
@@ -51,6 +55,7 @@ class PullOptions(NamedTuple):
     force: bool = False
     strict: bool = False
     environment: Mapping[str, str] = MappingProxyType({})
+    find_engine: FindEngine = find_built_in_engine
 
 
 _DEFAULTS: Final = PullOptions()
@@ -162,9 +167,9 @@ def preview(
     if not _needs_fetch(entry, state, reporter, fetch_uncacheable=True, force=options.force):
         yield None
         return
-    with _open_payloads(workspace, entry, runtime, reporter, options) as jobs:
-        for payload, make_job in jobs:
-            with make_job(state.head).staged() as staged:
+    with _open_payloads(workspace, entry, runtime, reporter, options) as opened:
+        for payload in opened.payloads:
+            with opened.open_job(payload, state.head) as payload_job, payload_job.staged() as staged:
                 if staged is not None and staged.merged.written:
                     yield PreviewedRows(payload.name, staged.merged.written)
                     return
@@ -202,11 +207,12 @@ def sample_file(
         options = PullOptions(force=force, environment=environment)
         newest = 0
         if force:
-            with _open_payloads(workspace, entry, runtime, reporter, options, source) as jobs:
-                newest = sum(1 for _ in jobs) - 1
-        with _open_payloads(workspace, entry, runtime, reporter, options, source) as jobs:
-            for _, make_job in islice(jobs, max(newest, 0), None):
-                yield make_job(head).prepare_file()
+            with _open_payloads(workspace, entry, runtime, reporter, options, source) as opened:
+                newest = sum(1 for _ in opened.payloads) - 1
+        with _open_payloads(workspace, entry, runtime, reporter, options, source) as opened:
+            for payload in islice(opened.payloads, max(newest, 0), None):
+                with opened.open_job(payload, head) as payload_job:
+                    yield payload_job.prepare_file()
                 return
     yield None
 
@@ -220,15 +226,66 @@ def _poll(
 ) -> int:
     """Ingest the payloads since the last pull; return the number of rows of files that only repeat rows."""
     head, repeated = entry.dataset.state().head, 0
-    with _open_payloads(workspace, entry, runtime, reporter, options) as jobs:
-        for payload, make_job in jobs:
+    with _open_payloads(workspace, entry, runtime, reporter, options) as opened:
+        groups = FileGroups(opened.payloads, files_per_commit(opened.context, opened.source))
+        for group in groups:
             # Payload and source belong to the state at the start: a commit by another process in between,
             # such as of another source or the same file, is a conflict.
-            payload_job = make_job(head)
-            head = payload_job.run()
-            repeated += payload_job.repeated
-            payload.on_commit()
+            if len(group) > 1:
+                committed = _ingest_together(opened, group, head)
+                if committed is not None:
+                    head = committed
+                    continue
+                groups.limit = 1  # The next files are probably like these.
+            for payload in group:
+                with opened.open_job(payload, head) as payload_job:
+                    head = payload_job.run()
+                repeated += payload_job.repeated
+                payload.on_commit()
     return repeated
+
+
+def _ingest_together(opened: _OpenSource, files: Sequence[Payload], head: Multihash) -> Multihash | None:
+    """Ingest files in one commit; return the new head, or None if they must be ingested one by one.
+
+    Raises:
+        Cancelled, Conflict, NotSynced: as for one file.
+    """
+    context, reporter = opened.context, opened.context.reporter
+    try:
+        with payload_scratch_folder(opened.job) as folder:
+            head = FileBatchJob(context, opened.source, files, folder, after=head).run()
+    except (Cancelled, Conflict, NotSynced):
+        raise
+    except OdfError as error:
+        reporter.log(f"{count_of(len(files), 'file')} ingested one by one: {error.message}", "debug")
+        return None
+    for payload in files:
+        payload.on_commit()
+    return head
+
+
+class _OpenSource(NamedTuple):
+    """A polling source during a pull.
+
+    Attributes:
+        context: what its payloads share.
+        source: the source event.
+        payloads: the payloads since the last pull, which are fetched one after the other.
+        job: the folder for temporary files.
+    """
+
+    context: IngestContext
+    source: SetPollingSource
+    payloads: Iterator[Payload]
+    job: Path
+
+    @contextmanager
+    def open_job(self, payload: Payload, head: Multihash) -> Iterator[PayloadJob]:
+        """Yield the job that ingests a payload into a head."""
+        self.context.reporter.set_amounts(files=payload.number or None)
+        with payload_scratch_folder(self.job) as folder:
+            yield PayloadJob(self.context, self.source, payload, folder, after=head)
 
 
 @contextmanager
@@ -239,14 +296,16 @@ def _open_payloads(
     reporter: Reporter,
     options: PullOptions,
     source: SetPollingSource | None = None,
-) -> Iterator[Iterator[tuple[Payload, Callable[[Multihash], PayloadJob]]]]:
-    """Yield the payloads since the last pull, with functions that make their jobs for the current head.
+) -> Iterator[_OpenSource]:
+    """Yield the source with its payloads since the last pull.
 
     See :func:`pull` for the arguments. ``source`` replaces the source in the chain.
     """
     state = entry.dataset.state()
     source = source or state.polling_source
     assert isinstance(source, SetPollingSource)
+    if isinstance(source.fetch, FilesGlob):
+        reporter = FileProgress(reporter)
     with (
         translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
@@ -271,22 +330,17 @@ def _open_payloads(
             ethereum=workspace.config.ethereum,
         )
         checks = load_checks(workspace, entry, runtime.session)
-        shared = IngestContext(entry, runtime.session(), workspace, reporter, checks, options.strict)
+        shared = IngestContext(
+            entry,
+            runtime.session(),
+            workspace,
+            reporter,
+            checks,
+            options.strict,
+            find_engine=options.find_engine,
+        )
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
-            yield _iter_jobs(shared, source, payloads, job)
-
-
-def _iter_jobs(
-    shared: IngestContext, source: SetPollingSource, payloads: Iterator[Payload], job: Path
-) -> Iterator[tuple[Payload, Callable[[Multihash], PayloadJob]]]:
-    for payload in payloads:
-        with payload_scratch_folder(job) as folder:
-            yield (
-                payload,
-                lambda head, payload=payload, folder=folder: PayloadJob(
-                    shared, source, payload, folder, after=head
-                ),
-            )
+            yield _OpenSource(shared, source, payloads, job)
 
 
 def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:

@@ -31,6 +31,7 @@ from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
 from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
+from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.error_location import TextFile, shorten
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, csv_file, first_row, read
 from odf_engine.ingest.result_schema import column_attributes, data_columns
@@ -384,6 +385,7 @@ class PushOptions:
         idempotency_key: identifies the push. Otherwise only the same unchanged file is the same push.
         attach: files, or folders of files, to store as linked objects. Link columns may have their names
             instead of their hashes. Before the commit they are not part of the dataset.
+        find_engine: returns the external engines of preprocess queries.
     """
 
     source: str | None = None
@@ -394,6 +396,7 @@ class PushOptions:
     force: bool = False
     idempotency_key: str | None = None
     attach: Sequence[Path] = ()
+    find_engine: FindEngine = find_built_in_engine
 
 
 def push(
@@ -447,7 +450,9 @@ def push(
     ):
         session, checks = runtime.session(), load_checks(workspace, entry, runtime.session)
         attached = store_objects(entry.dataset, attachments, reporter)
-        context = IngestContext(entry, session, workspace, reporter, checks, options.strict, attached)
+        context = IngestContext(
+            entry, session, workspace, reporter, checks, options.strict, attached, options.find_engine
+        )
         for path in files:
             try:
                 if not _push_file(context, event, path, options, job):

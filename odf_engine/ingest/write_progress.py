@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from odf_engine.base.progress import Reporter
+from odf_engine.base.progress import ForwardingReporter, Reporter
 
 
 class WriteProgress:
@@ -65,33 +64,35 @@ class WriteProgress:
             self._reporter.set_amounts(rows=rows)
 
 
-class _AmountForwarder(Reporter):
+class _AmountForwarder(ForwardingReporter):
     """Passes one amount to a function, and everything else but phases to another reporter."""
 
     def __init__(self, target: Reporter, amount: str, report: Callable[[int], None]) -> None:
-        super().__init__()
-        self._target = target
+        super().__init__(target)
         self._amount = amount
         self._report = report
+
+    def phase(self, name: str) -> None:
+        pass
 
     def set_amounts(self, **amounts: Any) -> None:
         if (amount := amounts.get(self._amount)) is not None:
             self._report(amount)
 
-    def log(self, text: str, level: str = "info") -> None:
-        self._target.log(text, level)
 
-    def warn(self, text: str, kind: str, count: int | None = None) -> None:
-        self._target.warn(text, kind, count)
+class FileProgress(ForwardingReporter):
+    """Reports in all phases which of the files of a source is being ingested, such as 12 of 60."""
 
-    @property
-    def cancelled(self) -> bool:
-        return self._target.cancelled
+    def __init__(self, target: Reporter) -> None:
+        super().__init__(target)
+        self._files: dict[str, int] = {}
 
-    def raise_if_cancelled(self) -> None:
-        self._target.raise_if_cancelled()
+    def phase(self, name: str) -> None:
+        super().phase(name)
+        if self._files:
+            super().set_amounts(**self._files)
 
-    @contextmanager
-    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        with self._target.on_cancel(hook):
-            yield
+    def set_amounts(self, **amounts: Any) -> None:
+        names = ("files", "total_files")
+        self._files |= {name: value for name, value in amounts.items() if name in names and value is not None}
+        super().set_amounts(**amounts)

@@ -90,7 +90,9 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
             reporter.committed(str(entry.id), str(outcome.new_head), "compaction", 0)
             try:
                 if key is not None:
-                    create_and_store_proof(entry.dataset.folder, entry.id, key, outcome.new_head)
+                    create_and_store_proof(
+                        entry.dataset.folder, entry.id, key, outcome.new_head, workspace.actor
+                    )
             except (OSError, OdfError) as error:
                 reporter.log(f"the new head is not signed: {error}", "warning")
         return CompactResult(

@@ -250,10 +250,17 @@ def _find_columns(
 ) -> AcceptedColumns:
     """Return a definition with the new columns of its sources; the source of a third party is not fetched."""
     runtime = context.host.spark(reporter)
-    acceptance = new_columns.ColumnAcceptance(
-        context.workspace, entry, runtime, reporter, context.environment, fetches
-    )
-    return acceptance.plan(snapshot)
+    with engine_router.engines_for(context.workspace, entry, lambda: runtime) as engines:
+        acceptance = new_columns.ColumnAcceptance(
+            context.workspace,
+            entry,
+            runtime,
+            reporter,
+            context.environment,
+            engines.find_external,
+            fetches,
+        )
+        return acceptance.plan(snapshot)
 
 
 def _appended_events(changes: Sequence[PlannedChange]) -> list[AppendedEvent]:

@@ -9,7 +9,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, OnWarning
 from odf_engine.jobs.pull import PullResult, pull_result
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.on_demand import definitions, push_source, remotes, scratch, trust
+from odf_engine.on_demand import definitions, engine_router, push_source, remotes, scratch, trust
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 """The values of ``format`` of :class:`Ingest`."""
@@ -60,17 +60,19 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         files = [Path(file) for file in self.files]
         try:
             runtime = context.host.spark(reporter)
-            options = push_source.PushOptions(
-                source=self.source,
-                format=self.format,
-                event_time=None if self.event_time is None else Timestamp.parse(self.event_time),
-                ignore_unknown=self.ignore_unknown,
-                strict=self.strict,
-                force=self.force,
-                idempotency_key=self.idempotency_key,
-                attach=[Path(file) for file in self.attach],
-            )
-            pushed = push_source.push(workspace, entry, runtime, reporter, files, options)
+            with engine_router.engines_for(workspace, entry, lambda: runtime) as engines:
+                options = push_source.PushOptions(
+                    source=self.source,
+                    format=self.format,
+                    event_time=None if self.event_time is None else Timestamp.parse(self.event_time),
+                    ignore_unknown=self.ignore_unknown,
+                    strict=self.strict,
+                    force=self.force,
+                    idempotency_key=self.idempotency_key,
+                    attach=[Path(file) for file in self.attach],
+                    find_engine=engines.find_external,
+                )
+                pushed = push_source.push(workspace, entry, runtime, reporter, files, options)
             return pull_result(entry, pushed.update, reporter, pushed.already_ingested)
         finally:
             for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,14 @@ from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.pull import change_counts
 from odf_engine.metadata.model import DatasetKind
-from odf_engine.on_demand import operation_counts, polling_source, query_results, remotes, slices
+from odf_engine.on_demand import (
+    engine_router,
+    operation_counts,
+    polling_source,
+    query_results,
+    remotes,
+    slices,
+)
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -67,11 +75,13 @@ class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
         _check_reads_source(workspace, entry)
         runtime = context.host.spark(reporter)
         name, vocabulary = str(entry.alias), entry.dataset.state().vocabulary
-        options = polling_source.PullOptions(force=self.force, environment=context.environment)
-        with (
-            polling_source.preview(workspace, entry, runtime, reporter, options) as new,
-            release_arrow_memory(),
-        ):
+        with ExitStack() as stack:
+            engines = stack.enter_context(engine_router.engines_for(workspace, entry, lambda: runtime))
+            options = polling_source.PullOptions(
+                force=self.force, environment=context.environment, find_engine=engines.find_external
+            )
+            new = stack.enter_context(polling_source.preview(workspace, entry, runtime, reporter, options))
+            stack.enter_context(release_arrow_memory())
             if new is None:
                 return PreviewResult(name)
             files = [part.path for part in new.slices]

@@ -282,14 +282,16 @@ class _Pull:
     def _poll(self, entry: DatasetEntry) -> PullResult:
         request, runtime = self._request, self._context.host.spark(self._reporter)
         set_watermark = request.set_watermark
-        options = polling_source.PullOptions(
-            fetch_uncacheable=request.fetch_uncacheable,
-            set_watermark=None if set_watermark is None else Timestamp.parse(set_watermark),
-            force=request.force,
-            strict=request.strict,
-            environment=self._context.environment,
-        )
-        update = polling_source.pull(self._workspace, entry, runtime, self._reporter, options)
+        with engine_router.engines_for(self._workspace, entry, lambda: runtime) as engines:
+            options = polling_source.PullOptions(
+                fetch_uncacheable=request.fetch_uncacheable,
+                set_watermark=None if set_watermark is None else Timestamp.parse(set_watermark),
+                force=request.force,
+                strict=request.strict,
+                environment=self._context.environment,
+                find_engine=engines.find_external,
+            )
+            update = polling_source.pull(self._workspace, entry, runtime, self._reporter, options)
         return pull_result(entry, update, self._reporter)
 
     def _transform(self, entry: DatasetEntry) -> PullResult:

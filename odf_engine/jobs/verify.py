@@ -14,11 +14,18 @@ from odf_engine.base.html_text import table_html
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
 from odf_engine.derive.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
-from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
-from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
+from odf_engine.derive.verify.model import (
+    Compatibility,
+    EngineReport,
+    IntegrityFinding,
+    IntegrityReport,
+    OriginReport,
+)
+from odf_engine.errors import NotFound, SourceUnavailable, Unsupported, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
 from odf_engine.on_demand import (
     block_search,
+    compatibility,
     derive_plan,
     engine_router,
     engine_versions,
@@ -30,6 +37,7 @@ from odf_engine.on_demand import (
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
 
 
 class VerifyResult(JobResult, frozen=True):
@@ -41,14 +49,17 @@ class VerifyResult(JobResult, frozen=True):
         valid: whether there are no findings. None where an older version stored no verdict.
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
-        findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
+        findings, unchecked, engines, rows_known, proofs, proven, actor, newer, intact: see
             :class:`odf_engine.derive.verify.model.IntegrityReport`. ``intact`` is None where an older version
             stored none.
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
         recomputed: comparison with the query over the latest state of the inputs; absent without one.
+        compatible: the version of the engine that returned the same rows; absent unless it was compared.
         written_by: other versions of the built-in engines that wrote rows which were not recomputed; absent
             if there are none.
+        transforms_known: number of transactions that were not replayed, since an earlier verification has
+            replayed them with the results in their blocks; absent for 0.
     """
 
     name: str = ""
@@ -63,12 +74,15 @@ class VerifyResult(JobResult, frozen=True):
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None
+    actor: str = ""
     newer: int = 0
     intact: bool | None = None
     origins: list[OriginReport] = []
     branch: str | UnsetType = UNSET
     recomputed: Recomputed | UnsetType = UNSET
+    compatible: Compatibility | UnsetType = UNSET
     written_by: list[str] | UnsetType = UNSET
+    transforms_known: int | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -102,10 +116,13 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         dataset: id of the dataset.
         integrity: do not replay transactions.
         first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
-        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
+        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check, and replay
+            also transactions that were replayed before. The transactions in a range are always replayed.
         branch: the branch to verify, or "" for the head.
         recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
             the latest state of the inputs.
+        compatible: replay with the present version of the engine, and record the version in the chain if all
+            transactions of a derivative dataset are equal.
     """
 
     repeatable = True
@@ -117,22 +134,32 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     rows: bool = False
     branch: str = ""
     recompute: bool = False
+    compatible: bool = False
 
     @property
     def needs_spark(self) -> bool:
         return not self.integrity
 
     def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
+        is_partial = self.integrity or self.recompute or (self.first, self.last) != (None, None)
+        if self.compatible and is_partial:
+            raise UsageError(
+                "a version of an engine is compatible if all transactions are replayed",
+                hint="verify without a range, --integrity and --recompute",
+            )
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         derivative = block_search.is_derivative(entry.dataset)
+        known = None if self.rows else workspace.index
         with ExitStack() as stack:
             replayed = None
             if not (self.integrity or self.recompute) and derivative:
                 start = partial(context.host.spark, reporter)
-                engine = stack.enter_context(engine_router.engines_for(workspace, entry, start))
-                replayed = replay.Replay(workspace, entry, engine, reporter)
-            known = None if self.rows else workspace.index
+                engine = stack.enter_context(
+                    engine_router.engines_for(workspace, entry, start, is_unpinned=self.compatible)
+                )
+                is_complete = self.compatible or self.first is not None or self.last is not None
+                replayed = replay.Replay(workspace, entry, engine, reporter, None if is_complete else known)
             report = integrity.verify(entry.dataset, reporter, self.first, self.last, replayed, known)
         head = None
         if report.valid and self.first is None and self.last is None:
@@ -144,8 +171,11 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
             **asdict(report),
             "origins": verify_report.dataset_origins(workspace, entry, self.last),
         }
+        fields["transforms_known"] = report.transforms_known or UNSET
         if self.branch:
             fields["branch"] = self.branch
+        if self.compatible and derivative:
+            fields |= _record_compatibility(workspace, entry, report, reporter)
         if self.recompute and derivative:
             fields |= _recompute(entry, report, context, reporter)
         elif derivative:
@@ -161,8 +191,11 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
                 return JobSummary(count_of(differing, "differing row"), "bad")
             intact = ", files intact" if result.intact else ""
             return JobSummary(f"{count_of(len(result.findings), 'finding')}{intact}", "bad")
-        transactions = result.transforms
+        transactions, known = result.transforms, result.transforms_known or 0
         replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
+        if known:
+            before = f"{known:,}" if transactions else count_of(known, "transaction")
+            replayed += f", {before} verified before"
         if result.recomputed:
             replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
         unchecked = [finding for finding in result.unchecked if "proof-" not in finding.kind]
@@ -180,9 +213,29 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         return result.verdict
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
-        options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
+        options = {
+            "--integrity": self.integrity,
+            "--recompute": self.recompute,
+            "--compatible": self.compatible,
+            "--rows": self.rows,
+        }
         arguments = [name for name, is_set in options.items() if is_set]
         return ["verify", name_of(self.dataset), *arguments, *branch_option(self.branch)]
+
+
+def _record_compatibility(
+    workspace: Workspace, entry: DatasetEntry, report: IntegrityReport, reporter: Reporter
+) -> dict[str, Any]:
+    """Record the version that replayed a dataset; return the fields of the result that change."""
+    result = compatibility.record_compatibility(workspace, entry, report, reporter)
+    if result.finding is not None:
+        return {"valid": False, "head": None, "findings": [*report.findings, result.finding]}
+    if result.compatibility is None:
+        return {}
+    fields: dict[str, Any] = {"compatible": result.compatibility}
+    if result.compatibility.block is not None:
+        fields["head"] = result.compatibility.block  # the only block after those that were verified
+    return fields
 
 
 def _recompute(

@@ -21,9 +21,9 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, InvalidSchema, NotFound, UsageError
-from odf_engine.metadata.model import Append, Ledger, SetTransform
+from odf_engine.metadata.model import Append, Ledger, SetTransform, Snapshot
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.rows.live_rows import PARTITION_BYTES, LiveRowSet, current_rows, rows_as_of, unretracted_rows
+from odf_engine.rows.live_rows import History, LiveRowSet, current_rows, rows_as_of, unretracted_rows
 from odf_engine.rows.scan import Scan, ScanFile
 
 
@@ -284,9 +284,9 @@ def build_projection(
     """
     rows = Scan.of_dataset(dataset, last_offset)
     names = _columns(rows, key or dataset_key(dataset), optional=as_of is not None)
-    events = _ingests_events(dataset.state())
+    history = _history_of(dataset.state())
     return build_projection_of(
-        odf / "cache" / "projections", rows, names, reporter, as_of=as_of, events=events
+        odf / "cache" / "projections", rows, names, reporter, as_of=as_of, history=history
     )
 
 
@@ -297,25 +297,25 @@ def build_projection_of(
     reporter: Reporter,
     *,
     as_of: Timestamp | None = None,
-    events: bool = False,
+    history: History = "states",
 ) -> Projection:
     """Build a projection of rows, if possible from the cache or from a file of fewer slices.
 
     Args:
         folder: the cache.
-        rows, key, reporter, as_of, events: as in :func:`write_projection`.
+        rows, key, reporter, as_of, history: as in :func:`write_projection`.
 
     Raises:
         OdfError: as in :func:`build_projection`.
     """
-    file = ProjectionFile.of(folder, rows, key, None if as_of is None else f"{as_of} {events}")
+    file = ProjectionFile.of(folder, rows, key, None if as_of is None else f"{as_of} {history}")
     projection = file.cached()
     if projection is not None:
         return projection
     if as_of is None:
         projection = _extend_predecessor(file, rows, key, reporter)
     if projection is None:
-        projection = write_projection(file.path, rows, key, reporter, as_of=as_of, events=events)
+        projection = write_projection(file.path, rows, key, reporter, as_of=as_of, history=history)
     evict_oldest(folder, _FILES, _BYTES)
     return projection
 
@@ -325,10 +325,9 @@ def write_projection(
     rows: Scan,
     key: Sequence[str],
     reporter: Reporter,
-    partition_bytes: int = PARTITION_BYTES,
     *,
     as_of: Timestamp | None = None,
-    events: bool = False,
+    history: History = "states",
 ) -> Projection:
     """Write a projection of rows to a Parquet file.
 
@@ -337,9 +336,8 @@ def write_projection(
         rows: a changelog.
         key: names of its columns; may be empty with ``as_of``.
         reporter: receives rows, and can cancel.
-        partition_bytes: approximate size of the keys in memory.
         as_of: an event time; by default the latest state is written.
-        events: with ``as_of``, whether a correction replaces a row regardless of its event time.
+        history: with ``as_of``, what the rows are.
 
     Raises:
         OdfError: as in :func:`build_projection`.
@@ -347,11 +345,11 @@ def write_projection(
     with atomic_file(path) as temporary:
         reporter.phase("find latest")
         if as_of is None:
-            live = current_rows(rows, key, path.parent, reporter, partition_bytes)
+            live = current_rows(rows, key, path.parent, reporter)
         elif key:
-            live = rows_as_of(rows, key, as_of, path.parent, reporter, partition_bytes, events=events)
+            live = rows_as_of(rows, key, as_of, path.parent, reporter, history)
         else:
-            live = unretracted_rows(rows, as_of, path.parent, reporter, partition_bytes)
+            live = unretracted_rows(rows, as_of, path.parent, reporter)
         about = ProjectionMetadata(list(key), rows.row_count)
         count = _write(temporary, rows, about, live, reporter)
     return Projection(path, list(key), count, about.of)
@@ -368,7 +366,7 @@ def _extend_predecessor(
     try:
         with atomic_file(file.path) as temporary:
             reporter.phase("find latest")
-            live = current_rows(more, key, file.path.parent, reporter, PARTITION_BYTES)
+            live = current_rows(more, key, file.path.parent, reporter)
             about = ProjectionMetadata(list(key), rows.row_count)
             count = _write(temporary, more, about, live, reporter)
     except (BadData, NotFound) as error:
@@ -379,10 +377,13 @@ def _extend_predecessor(
     return Projection(file.path, list(key), count, about.of)
 
 
-def _ingests_events(state: ChainState) -> bool:
-    """Whether all sources ingest events (append, ledger), and none states."""
+def _history_of(state: ChainState) -> History:
+    """Return what the rows of a dataset are, by the merge strategies of its sources."""
     sources = [item for item in (state.polling_source, *state.push_sources.values()) if item is not None]
-    return bool(sources) and all(isinstance(source.merge, Append | Ledger) for source in sources)
+    if sources and all(isinstance(source.merge, Append | Ledger) for source in sources):
+        return "events"
+    is_snapshot = sources and all(isinstance(source.merge, Snapshot) for source in sources)
+    return "snapshots" if is_snapshot else "states"
 
 
 def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:

@@ -424,8 +424,8 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
     if not cause.state.startswith("22"):
         return None
     fragment = cause.fragment
-    if cause.condition == "CAST_INVALID_INPUT":
-        value, expected = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
+    if cast := _invalid_cast(cause):
+        value, expected = cast
         message = f"the value {truncate(value)} is not {with_article(expected)}"
         error = RejectedRow(message, value=value.strip("'"), expected=expected)
         error.hint = "use `try_cast` in the query to convert such values to NULL"
@@ -444,6 +444,22 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"
         error.message += f", in `{truncate(fragment.text)}`" if fragment.text else ""
     return error
+
+
+def _invalid_cast(cause: JavaThrowable) -> tuple[str, str] | None:
+    """Return the value that a cast rejects, in quotes if it is a text, and the type."""
+    known = cause.parameters
+    match cause.condition:
+        case "CAST_INVALID_INPUT":
+            return known["expression"], unquote_name(known["targetType"])
+        case "CAST_OVERFLOW":
+            return known["value"].rstrip("LSBDF"), unquote_name(known["targetType"])
+        case "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION":
+            return known["value"], f"DECIMAL({known['precision']},{known['scale']})"
+        case "NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION":
+            return known["originalValue"], f"DECIMAL({known['precision']},{known['scale']})"
+        case _:
+            return None
 
 
 def _missing_file(cause: JavaThrowable) -> OdfError | None:

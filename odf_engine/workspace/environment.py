@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, quote_plus
 
-from odf_engine.base.progress import Reporter
+from odf_engine.base.progress import ForwardingReporter, Reporter
 from odf_engine.base.settings import load_workspace
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable
 
@@ -112,46 +112,18 @@ def redact_secrets(text: str, secrets: Iterable[str]) -> str:
     return _make_redactor(secrets)(text)
 
 
-class RedactingReporter(Reporter):
+class RedactingReporter(ForwardingReporter):
     """Forwards everything to another reporter, with secrets redacted in log lines."""
 
     def __init__(self, reporter: Reporter, secrets: Iterable[str]) -> None:
-        super().__init__()
-        self._whole = reporter
+        super().__init__(reporter)
         self._hide = _make_redactor(secrets)
 
-    def phase(self, name: str) -> None:
-        self._whole.phase(name)
-
-    def set_amounts(self, **amounts: Any) -> None:
-        self._whole.set_amounts(**amounts)
-
     def log(self, text: str, level: str = "info") -> None:
-        self._whole.log(self._hide(text), level)
+        super().log(self._hide(text), level)
 
     def warn(self, text: str, kind: str, count: int | None = None) -> None:
-        self._whole.warn(self._hide(text), kind, count)
-
-    def raise_if_warned(self) -> None:
-        self._whole.raise_if_warned()
-
-    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
-        self._whole.committed(dataset, block, event, rows)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._whole.cancelled
-
-    def raise_if_cancelled(self) -> None:
-        self._whole.raise_if_cancelled()
-
-    def cancel(self) -> None:
-        self._whole.cancel()
-
-    @contextmanager
-    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        with self._whole.on_cancel(hook):
-            yield
+        super().warn(self._hide(text), kind, count)
 
 
 @contextmanager

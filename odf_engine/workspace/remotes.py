@@ -298,10 +298,16 @@ def resolve_address(remotes: Remotes, text: str, alias: DatasetAlias, several: b
 
 def find_display_name(repositories: Sequence[Repo], url: str) -> str:
     """Return the name of a URL as :meth:`Remotes.display_name`, for callers with many URLs."""
+    repo = find_repository(repositories, url)
+    return redact_url(url) if repo is None else f"{repo.name}/{unquote(url[len(repo.url) :].strip('/'))}"
+
+
+def find_repository(repositories: Sequence[Repo], url: str) -> Repo | None:
+    """Return the repository that contains the dataset at a URL, or None if there is none."""
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
-        if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
-            return f"{repo.name}/{rest}"
-    return redact_url(url)
+        if url.startswith(repo.url) and url[len(repo.url) :].strip("/"):
+            return repo
+    return None
 
 
 class RemoteInputs(NotFound):

@@ -40,11 +40,13 @@ class ProvenBlock(NamedTuple):
     Attributes:
         number: its sequence number.
         newer: the number of blocks after it.
+        actor: who signed it, or "" if the proof does not name the actor.
     """
 
     number: int
     hash: Multihash
     newer: int
+    actor: str
 
 
 def find_newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
@@ -82,7 +84,7 @@ def _iter_proven_blocks(entry: DatasetEntry) -> Iterator[ProvenBlock]:
             verify_proof(proof, state.dataset_id, block)
         except BadData:
             continue
-        yield ProvenBlock(number, block, state.sequence_number - number)
+        yield ProvenBlock(number, block, state.sequence_number - number, proof.actor)
 
 
 def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> OwnershipProof:
@@ -102,7 +104,7 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
         hint = "transfer the key with odf keys export and odf keys import: only the owner can sign"
         raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
     try:
-        return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block)
+        return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block, workspace.actor)
     except OSError as error:
         raise OdfError(
             f"the proof cannot be written: {error.strerror or error}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from odf_engine.base.settings import CONFIG_FILE
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.state import ChainState
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import (
     AlreadyExists,
@@ -36,6 +38,7 @@ from odf_engine.errors import (
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
+from odf_engine.identity.ownership_proof import create_and_store_proof, is_actor
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
@@ -178,6 +181,17 @@ class Workspace:
     def config(self) -> Config:
         """The effective settings, read once."""
         return settings.load_workspace(self.odf)
+
+    @cached_property
+    def actor(self) -> str:
+        """The name of the actor in signatures: ``signing.actor``, by default the login name."""
+        if self.config.signing.actor:
+            return self.config.signing.actor
+        try:
+            login = getpass.getuser()
+        except (OSError, KeyError):  # this user has no entry in the database of users
+            return ""
+        return login if is_actor(login) else ""
 
     @cached_property
     def store(self) -> DatasetStore | None:
@@ -557,8 +571,15 @@ class Workspace:
     def _open(self, dataset_id: DatasetId, folder: Path) -> Dataset:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
-            return Dataset(folder, self.index)
-        return Dataset(folder, self.index, DatasetMirror(store, folder, dataset_id.multibase))
+            return Dataset(folder, self.index, signer=self._sign_head)
+        mirror = DatasetMirror(store, folder, dataset_id.multibase)
+        return Dataset(folder, self.index, mirror, signer=self._sign_head)
+
+    def _sign_head(self, folder: Path, state: ChainState) -> None:
+        """Sign the head of a commit, if ``signing.commits`` is set and the private key is here."""
+        if self.config.signing.commits and self.keys.has_key(state.dataset_id):
+            key = self.keys.private_key_pem(state.dataset_id)
+            create_and_store_proof(folder, state.dataset_id, key, state.head, self.actor)
 
     def _read_catalog(self, max_age: float) -> None:
         """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.
@@ -683,7 +704,7 @@ class Workspace:
                 self.keys.store(plan.id, keys[plan.id])  # after its folder, which leads a sweep to the key
                 if plan.alias not in foreign:
                     mark_own(self.keys, plan.id)
-                heads[plan.id] = Dataset(folder, self.index).commit(
+                heads[plan.id] = Dataset(folder, self.index, signer=self._sign_head).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
             if self.store is not None and plans:

@@ -19,8 +19,8 @@ from odf_engine.api.text import format_time_seconds, printable, zone_label
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.cli.shared.documents import DocumentCommands
-from odf_tui.cli.shared.options import CommandGroup
-from odf_tui.cli.shared.output import Table, print_note, select_fields, show
+from odf_tui.cli.shared.options import CommandGroup, options_of
+from odf_tui.cli.shared.output import Table, print_note, print_result, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
 from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_jobs
@@ -159,11 +159,12 @@ def _wait_for_run(flows: WorkspaceFlows, name: str, after: int) -> Run:
 @command.subcommand("history", example="odf flow history nightly", json=True)
 @click.argument("flow_name", required=False, metavar="[FLOW]")
 @click.option("-n", "limit", type=click.IntRange(1), default=30, show_default=True, help="Number of runs.")
-def history(flow_name: str | None, limit: int) -> None:
+@click.option("--logs", is_flag=True, help="Show also the output of the commands of the runs.")
+def history(flow_name: str | None, limit: int, logs: bool) -> None:
     """List runs and skipped runs with their reasons, newest first."""
     with _open_flows() as (_, flows):
         runs = flows.runs(flow_name, limit)
-        jobs = flows.jobs_of(runs)
+        jobs, outputs = flows.jobs_of(runs), flows.outputs(runs)
         if flow_name is not None and not runs:
             flows.documents.require(flow_name)
     rows = [
@@ -181,13 +182,20 @@ def history(flow_name: str | None, limit: int) -> None:
     ]
     headers = ["run", "flow", f"started ({zone_label()})", "duration", "trigger", "state", "jobs"]
     show(
-        [_run_json(run, jobs_of_run(run, jobs)) for run in runs],
+        [_run_json(run, jobs_of_run(run, jobs), outputs.get(run.id)) for run in runs],
         Table([*headers, "reason or results"], rows, ["run", "duration"]),
     )
+    if logs and not options_of().json:
+        for run in runs:
+            if run.id in outputs:
+                print_result(f"\nrun {run.id} of flow {run.flow}:\n{outputs[run.id].rstrip()}")
 
 
-def _run_json(run: Run, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return a run for ``--json``, with the results of its jobs. Times are RFC 3339."""
+def _run_json(run: Run, jobs: Sequence[Job], output: str | None) -> dict[str, Any]:
+    """Return a run for ``--json``, with the results of its jobs, and the output of its commands.
+
+    Times are RFC 3339.
+    """
     return {
         **select_fields(run, "id", "flow", "trigger", "attempt", "state"),
         "reason": run.reason or None,
@@ -200,4 +208,5 @@ def _run_json(run: Run, jobs: Sequence[Job]) -> dict[str, Any]:
             for job in jobs
         ],
         "warnings": [warning for job in jobs for warning in job.warnings],
+        "output": output,
     }

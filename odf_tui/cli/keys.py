@@ -17,7 +17,6 @@ from odf_engine.api import (
     ALL_DATASETS,
     AccessToken,
     DatasetId,
-    Multihash,
     OwnershipProof,
     multibase_decode,
     verify_proof,
@@ -173,7 +172,8 @@ def prove(name: str, block: str | None) -> None:
     """Sign a block with the private key of the dataset.
 
     The signature is an ownership proof of the block and all earlier blocks. It is stored with the
-    dataset, included in pulls and pushes, and verified by `odf verify`.
+    dataset, included in pulls and pushes, and verified by `odf verify`. It names the actor: the setting
+    signing.actor, by default the login name. To sign all commits, set signing.commits to true.
     """
     dataset = open_workspace().resolve(name)
     proven = dataset.prove(block)
@@ -185,7 +185,8 @@ def prove(name: str, block: str | None) -> None:
     }
     show(document, lambda: sys.stdout.writelines([bytes(proven.proof).decode()]))
     if not options_of().json:
-        print_note(f"{dataset.name}: ownership proven {signed_range_text(proven.block, proven.later)}")
+        signed = signed_range_text(proven.block, proven.later, proven.proof.actor)
+        print_note(f"{dataset.name}: ownership proven {signed}")
 
 
 @command.subcommand("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
@@ -199,11 +200,6 @@ def sign(name: str, file: str) -> None:
     workspace = open_workspace()
     dataset = workspace.dataset_id(name)
     data = _read_limited(file, _MAX_FILE)
-    if _is_hash(data):
-        raise UsageError(
-            "the file is the hash of a block: its signature would be an ownership proof",
-            hint=f"to create a proof, use odf keys prove {name} --block HASH",
-        )
     signature = workspace.sign(dataset, data)
     show({"id": dataset, "signature": signature}, signature)
 
@@ -255,14 +251,6 @@ def _read_signature(argument: str) -> bytes:
         return multibase_decode(text)
     except InvalidIdentity as error:
         raise NotFound(f"{argument} is neither a file nor a signature: {error.message}") from None
-
-
-def _is_hash(data: bytes) -> bool:
-    try:
-        Multihash.from_bytes(data)
-    except InvalidIdentity:
-        return False
-    return True
 
 
 def is_terminal() -> bool:

@@ -12,6 +12,10 @@ remote, and the source or query of the dataset does not run.
 If the dataset and its remote have diverged, the pull fails. With --force, the history of the remote
 replaces the local one, which remains available under a reference.
 
+With --recursive, the inputs of a third-party dataset are pulled from the same repository. With --verify,
+the pulled datasets are verified, as by `odf verify`: the transactions are replayed if the inputs are here.
+Exits with 3 if a dataset is invalid.
+
 With --branch, the new blocks follow the blocks of a branch (see `odf branch`). The query of a derivative
 dataset reads the heads of its inputs. --remote-branch creates the local branch if it does not exist.
 """
@@ -19,14 +23,16 @@ dataset reads the heads of its inputs. --remote-branch creates the local branch 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from odf_engine.api import Pull
-from odf_engine.api.pull_plan import PullSelection
+from odf_engine.api import Job, JobState, Pull, Verify
+from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
-from odf_tui.cli.shared.job_progress import exit_code, follow
+from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures
 from odf_tui.cli.shared.options import (
     DATASET_OR_REMOTE,
     REMOTE_DATASET,
@@ -38,6 +44,7 @@ from odf_tui.cli.shared.options import (
 from odf_tui.cli.shared.output import show
 from odf_tui.cli.shared.pulls import print_pulls, pull_entry
 from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.cli.verify import print_reports
 
 ORDER = 210
 MEANINGS = "fetch update refresh run sync clone download"
@@ -48,7 +55,8 @@ MEANINGS = "fetch update refresh run sync clone download"
 @click.option(
     "--all", "everything", is_flag=True, help="Pull all datasets; with --from REPO, all of the repository."
 )
-@click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
+@click.option("-r", "--recursive", is_flag=True, help="Pull inputs too.")
+@click.option("--verify", "verifies", is_flag=True, help="Verify the pulled datasets afterwards.")
 @click.option("--from", "source", metavar="URL|REPO/NAME", type=REMOTE_DATASET, help="Pull from this remote.")
 @click.option("--as", "alias", metavar="NAME", help="Name of a new dataset.")
 @click.option(
@@ -86,6 +94,7 @@ def command(
     names: tuple[str, ...],
     everything: bool,
     recursive: bool,
+    verifies: bool,
     source: str | None,
     alias: str | None,
     set_watermark: str | None,
@@ -97,10 +106,31 @@ def command(
     workspace = open_workspace()
     request = Pull("", set_watermark=parse_time_option("--set-watermark", set_watermark), **options)
     plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
-    jobs = follow(workspace, plan.requests(request))
-    pulled = list(zip(jobs, plan.targets, strict=True))
-    show(
-        [pull_entry(job, target.alias or target.name) for job, target in pulled],
-        lambda: print_pulls(pulled, workspace),
-    )
-    sys.exit(exit_code(jobs))
+    jobs: list[Job] = []
+    targets: list[PullTarget] = []
+    while plan.targets:
+        jobs += follow(workspace, plan.requests(request))
+        targets += plan.targets
+        plan = workspace.plan_input_pulls(targets) if recursive else PullPlan([])
+    pulled = list(zip(jobs, targets, strict=True))
+    checks = _verify(workspace, jobs, options["branch"]) if verifies else []
+    reports = {job.target: report for job in checks if (report := job.result_of(Verify))}
+    entries = [pull_entry(job, target.alias or target.name) for job, target in pulled]
+    if verifies:
+        entries = [{**entry, "verification": reports.get(entry["name"])} for entry in entries]
+
+    def print_text() -> None:
+        print_pulls(pulled, workspace)
+        print_failures(checks)
+        print_reports(list(reports.values()))
+
+    show(entries, print_text)
+    valid = all(report.valid for report in reports.values())
+    sys.exit(exit_code([*jobs, *checks]) or (0 if valid else 3))
+
+
+def _verify(workspace: Workspace, pulls: Sequence[Job], branch: str) -> list[Job]:
+    """Verify the datasets of the pulls that succeeded; return the jobs, with the names as targets."""
+    results = [job.result_of(Pull) for job in pulls if job.state is JobState.done]
+    names = [result.name for result in results if result is not None]
+    return follow(workspace, [(Verify(workspace[name].id, branch=branch), name) for name in names])

@@ -94,7 +94,8 @@ def dataset_details(workspace: Workspace, dataset: Dataset, summaries: Sequence[
         "trust": trust.trust,
         "origin": trust.origin,
         # The newest block with a valid ownership proof, and the number of blocks after it.
-        "proof": proof and {"block": proof.number, "hash": proof.hash, "newer": proof.newer},
+        "proof": proof
+        and {"block": proof.number, "hash": proof.hash, "newer": proof.newer, "actor": proof.actor},
         "references": dataset.references,
         "branches": dataset.branch_names,
         "inputs": [names.get(upstream, str(upstream)) for upstream in state.inputs()],

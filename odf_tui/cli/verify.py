@@ -3,13 +3,17 @@
 NAMES are names of datasets, or patterns with %, such as 'weather.%'.
 
 Checks chain rules, hashes of blocks and slices, sizes, offsets, logical hashes, checkpoints and
-ownership proofs. Replays the transactions of derivative datasets and compares the results.
+ownership proofs. Replays the transactions of derivative datasets and compares the results. A transaction
+is replayed once for each version of the engine, unless the files of an input have changed.
 
 Checks operations as well: a -C and its +C are adjacent, and a -R or -C repeats a row of the dataset. A
 dataset whose only findings are about operations is reported as intact.
 
 A replay repeats the transactions, and with them any fault of their rules. With --recompute, the query of
 a derivative dataset runs once over the latest state of its inputs instead, and the rows are compared.
+
+After an upgrade of an engine, --compatible replays all transactions with the new version. If the rows
+are equal, the version is recorded in the chain, and pulls continue with it.
 
 With --proof, checks the proof of a query result instead, and whether a CSV or Parquet file (NAMES) has the
 rows of the proof. Exits with 3 if a dataset or a proof is invalid, or the file has other rows.
@@ -70,11 +74,18 @@ def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
 @click.option(
     "--integrity", is_flag=True, help="Verify chains and files only, without replay of transactions."
 )
-@click.option("--rows", is_flag=True, help="Verify rows again that were valid in an earlier run.")
+@click.option(
+    "--rows", is_flag=True, help="Verify rows and transactions again that were valid in an earlier run."
+)
 @click.option(
     "--recompute",
     is_flag=True,
     help="Instead of a replay, compare the rows with the query over the latest state of the inputs.",
+)
+@click.option(
+    "--compatible",
+    is_flag=True,
+    help="Replay with the present version of the engine, and record it if all rows are equal.",
 )
 @click.option(
     "--range",
@@ -101,8 +112,10 @@ def command(
                 problem, hint="use --proof FILE, or --proof FILE RESULT for a file with its rows"
             )
         check_proof(workspace, proof, Path(names[0]) if names else None)
-    if options["integrity"] and options["recompute"]:
-        raise UsageError("--integrity and --recompute exclude each other", hint="use one of them")
+    modes = [f"--{name}" for name in ("integrity", "recompute", "compatible") if options[name]]
+    modes += ["--range"] if options["compatible"] and span else []
+    if len(modes) > 1:
+        raise UsageError(f"{' and '.join(modes[:2])} exclude each other", hint="use one of them")
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="verify the inputs separately")
     datasets = [
@@ -119,11 +132,12 @@ def command(
     valid = all(report.valid for report in reports)
     failure = exit_code(jobs)
     print_failures(jobs)
-    show({"valid": valid and not failure, "datasets": reports}, lambda: _print_reports(reports))
+    show({"valid": valid and not failure, "datasets": reports}, lambda: print_reports(reports))
     sys.exit(failure or (0 if valid else 3))
 
 
-def _print_reports(reports: Sequence[VerifyResult]) -> None:
+def print_reports(reports: Sequence[VerifyResult]) -> None:
+    """Print the results of verifications."""
     for report in reports:
         if report.valid and options_of().quiet:
             continue

@@ -121,10 +121,13 @@ def until_text(due: float | None, now: float) -> str:
     return "now" if due <= now else f"in {format_duration(max(due - now, 1))}"
 
 
-def run_lines(runs: Sequence[Run], known: Mapping[str, Job]) -> list[list[Span]]:
-    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason, results.
+def run_lines(runs: Sequence[Run], known: Mapping[str, Job], outputs: Mapping[int, str]) -> list[list[Span]]:
+    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason, results, output.
 
-    ``known`` has their jobs by id, as far as the job log has them.
+    Args:
+        runs: the runs.
+        known: their jobs by id, as far as the job log has them.
+        outputs: outputs of their commands, by the id of the run.
     """
     lines: list[list[Span]] = []
     for run in runs:
@@ -143,6 +146,8 @@ def run_lines(runs: Sequence[Run], known: Mapping[str, Job]) -> list[list[Span]]
             lines.append([(f"   {printable(run.reason)}", _STYLES.get(run.state, ""))])
         for text in outcomes_of_jobs(jobs_of_run(run, known)):
             lines.append([(f"   {printable(text)}", "warn" if text.startswith("warning: ") else "muted")])
+        for text in outputs.get(run.id, "").splitlines():
+            lines.append([(f"   {printable(text)}", "muted")])
     return lines
 
 
@@ -150,6 +155,7 @@ class _Loaded(NamedTuple):
     flows: list[FlowSummary]
     runs: list[Run]
     jobs: dict[str, Job]
+    outputs: dict[int, str]
     name: str
 
 
@@ -226,9 +232,7 @@ class FlowsScreen(Dialog[None]):
         if flow is not None and flow.name != loaded.name:
             self._reload()
             return
-        self.query_one("#about-flow", WrappedLines).set(
-            about_lines(flow, loaded.runs, loaded.jobs) if flow else []
-        )
+        self.query_one("#about-flow", WrappedLines).set(about_lines(flow, loaded) if flow else [])
 
     def _load(self, name: str) -> _Loaded:
         if self._flows is None:
@@ -236,7 +240,7 @@ class FlowsScreen(Dialog[None]):
         flows = self._flows.summaries()
         name = name or (flows[0].name if flows else "")
         runs = self._flows.store.runs(name, _RUNS) if name else []
-        return _Loaded(flows, runs, self._flows.jobs_of(runs), name)
+        return _Loaded(flows, runs, self._flows.jobs_of(runs), self._flows.outputs(runs[:1]), name)
 
     def _change(self, change: Callable[[WorkspaceFlows, str], object], done: str) -> None:
         flow = self._list.flow
@@ -284,8 +288,9 @@ class FlowsScreen(Dialog[None]):
         self.app.push_screen(question, remove)
 
 
-def about_lines(flow: FlowSummary, runs: Sequence[Run], jobs: Mapping[str, Job]) -> list[list[Span]]:
-    """Return the lines about a flow: targets, triggers, reason, runs."""
+def about_lines(flow: FlowSummary, loaded: _Loaded) -> list[list[Span]]:
+    """Return the lines about a flow: targets, triggers, reason, runs, output of the newest run."""
+    runs = loaded.runs
     lines: list[list[Span]] = []
     if flow.reason:
         lines.append([(f" {printable(flow.reason)}", _STYLES.get(flow.state, "warn"))])
@@ -296,7 +301,7 @@ def about_lines(flow: FlowSummary, runs: Sequence[Run], jobs: Mapping[str, Job])
         return [*lines, [], [(" no runs yet", "muted")]]
     failed = sum(run.state == "failed" for run in runs)
     newest = f" newest {count_of(len(runs), 'run')}" + (f", {failed} failed" if failed else "")
-    return [*lines, [], [(newest, "head")], *run_lines(runs, jobs)]
+    return [*lines, [], [(newest, "head")], *run_lines(runs, loaded.jobs, loaded.outputs)]
 
 
 def check_lines(checks: ChecksView) -> list[list[Span]]:

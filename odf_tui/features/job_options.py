@@ -153,6 +153,7 @@ class JobOptionsController(Controller):
                     last=last,
                     rows=form.flag("rows"),
                     recompute=form.flag("recompute"),
+                    compatible=form.flag("compatible"),
                 ),
                 dataset.name,
             )
@@ -298,7 +299,9 @@ def verify_fields(row: DatasetRow) -> list[Field]:
               "Verify chains and files, without a replay of the transactions.", value=False),
         Field("recompute", "recompute",
               "Compare the rows with the query over the latest inputs, instead of a replay.", value=False),
-        Field("rows", "all rows", "Verify rows again that were valid in an earlier run.", value=False),
+        Field("compatible", "compatible",
+              "After an upgrade of the engine: record its version if it returns the same rows.", value=False),
+        Field("rows", "all rows", "Verify rows and transactions again that were valid earlier.", value=False),
         Field("range", "blocks", "Only the blocks FROM..TO, by number or hash. FROM or TO can be omitted.",
               example="10..20"),
     ]  # fmt: skip

@@ -292,6 +292,7 @@ _FILE_UNITS: Final = {
     "compare": ("", " blocks"),
     "replay": ("transaction ", ""),
     "search": ("", " datasets"),
+    **dict.fromkeys(("prepare", "read", "merge", "sort", "write"), ("file ", "")),
 }
 
 

@@ -46,7 +46,7 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
         yield f"{name}: valid{limit} ({checked})"
     else:
         yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
-    lines = (finding_lines, _difference_lines, unchecked_lines, version_lines)
+    lines = (finding_lines, _difference_lines, unchecked_lines, compatibility_lines, version_lines)
     for line in (line for lines_of in lines for line in lines_of(report)):
         yield printable(f"  {line}")
 
@@ -120,6 +120,17 @@ def unchecked_lines(report: VerifyResult) -> Iterator[str]:
         yield f"not checked: {kind}: {message} ({count_of(count, what)})"
 
 
+def compatibility_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line with the version of the engine that returned the same rows, and where it is recorded."""
+    result = report.compatible or None
+    if result is None:
+        return
+    engine = " ".join(filter(None, (result.engine, result.made_by)))
+    versions = engine if result.version in (None, result.made_by) else f"{engine} → {result.version}"
+    place = result.note or f"recorded in block {short_hash(result.block or '')}"
+    yield f"compatible: {versions} ({place})"
+
+
 def version_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line if other versions of the engine wrote the rows, whose faults a replay repeats."""
     if report.written_by:
@@ -146,13 +157,15 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
         )
         amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'row')}"
         yield f"{amounts} replayed by {engine}{by}"
+    if report.transforms_known:
+        yield f"{count_of(report.transforms_known, 'transaction')} verified before"
     if report.recomputed:
         rounded = f", {count_of(report.recomputed.rounded, 'row')} up to rounding"
         yield f"{count_of(report.recomputed.rows, 'row')} compared" + (
             rounded if report.recomputed.rounded else ""
         )
     if report.proven is not None:
-        yield f"ownership proven {signed_range_text(report.proven, report.newer)}"
+        yield f"ownership proven {signed_range_text(report.proven, report.newer, report.actor)}"
 
 
 def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:

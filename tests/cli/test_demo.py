@@ -136,14 +136,17 @@ def test_path_is_a_repository_layout(odf: Odf, tmp_path: Path) -> None:
 
 
 def test_verify_accepts_pattern_and_range(odf: Odf) -> None:
-    report = odf("verify", "port-haven.%", "--json").json
-    assert report["valid"] is True
-    assert {each["name"]: each["transforms"] for each in report["datasets"]} == {
-        "port-haven.air-readings": 0, "port-haven.clinic-visits": 0, "port-haven.stations": 0,
-        "port-haven.air-by-day": 1, "port-haven.smoke-and-breath": 1,
-    }  # fmt: skip
+    for options, counts in ((["--rows"], "transforms"), ([], "transforms_known")):  # the demo has verified
+        report = odf("verify", "port-haven.%", *options, "--json").json
+        assert report["valid"] is True
+        assert {each["name"]: each.get(counts, 0) for each in report["datasets"]} == {
+            "port-haven.air-readings": 0, "port-haven.clinic-visits": 0, "port-haven.stations": 0,
+            "port-haven.air-by-day": 1, "port-haven.smoke-and-breath": 1,
+        }  # fmt: skip
     part = odf("verify", "port-haven.stations", "--range", "2..3", "--json").json
     assert part["datasets"][0]["blocks"] == 2
+    (part,) = odf("verify", "port-haven.air-by-day", "--range", "1..", "--json").json["datasets"]
+    assert (part["transforms"], part.get("transforms_known", 0)) == (1, 0)
 
 
 def test_jobs_are_listed_with_their_logs(odf: Odf) -> None:

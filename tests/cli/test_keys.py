@@ -186,6 +186,43 @@ def test_signing_a_file_never_makes_a_proof(made: Odf) -> None:
     head = bytes.fromhex(made("show", ROOT, "--json").json["head"][1:])
     refused = made("keys", "sign", ROOT, "-", input=head)
     assert refused.code == 2 and "prove" in refused.err and refused.out == ""
+    refused = made("keys", "sign", ROOT, "-", input=b"odf actor\n" + head + b"anna")
+    assert refused.code == 2 and refused.out == ""
+
+
+def test_commits_are_signed_with_their_actor(fresh: Odf, tmp_path: Path) -> None:
+    assert fresh("config", "set", "signing.commits", "true").code == 0
+    assert fresh("config", "set", "signing.actor", "Anna, registry").code == 0
+    fresh("add", "-", input=fresh("new", ROOT, "--root").out)
+    proofs = folder(fresh) / "proofs"
+    assert [path.name for path in proofs.iterdir()] == [fresh("show", ROOT, "--json").json["head"]]
+    assert fresh("pull", ROOT, "--set-watermark", "2026-01-01T00:00:00Z").code == 0
+    head = fresh("show", ROOT, "--json").json["head"]
+    assert len(list(proofs.iterdir())) == 2
+    assert fresh("show", ROOT, "--json").json["proof"]["actor"] == "Anna, registry"
+    verified = fresh("verify", ROOT)
+    assert verified.code == 0 and "the newest, signed by Anna, registry" in verified.out + verified.err
+    assert fresh("verify", ROOT, "--json").json["datasets"][0]["actor"] == "Anna, registry"
+    # Another name is not signed.
+    (proofs / head).write_text((proofs / head).read_text().replace("Anna", "Otto"))
+    forged = fresh("verify", ROOT)
+    assert forged.code == 3 and "the actor is not signed with the key" in forged.out + forged.err
+
+
+def test_commit_that_cannot_be_signed_changes_nothing(made: Odf) -> None:
+    head = made("show", ROOT, "--json").json["head"]
+    made("config", "set", "signing.commits", "true")
+    (folder(made) / "proofs").write_text("not a folder")
+    failed = made("pull", ROOT, "--set-watermark", "2026-01-01T00:00:00Z")
+    assert failed.code == 1 and "Traceback" not in failed.err
+    assert made("show", ROOT, "--json").json["head"] == head
+
+
+def test_commits_without_the_key_are_not_signed(made: Odf, tmp_path: Path) -> None:
+    next((tmp_path / ".odf" / "keys").glob("*.pem")).unlink()
+    made("config", "set", "signing.commits", "true")
+    assert made("pull", ROOT, "--set-watermark", "2026-01-01T00:00:00Z").code == 0
+    assert not (folder(made) / "proofs").exists()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")

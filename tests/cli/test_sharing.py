@@ -288,6 +288,39 @@ def test_push_recursive_pushes_inputs_first(fresh: Odf, tmp_path: Path) -> None:
     assert fresh("push", "-r", "days", "--branch", "x").code == 2
 
 
+def test_recursive_pull_of_a_copy_pulls_its_inputs_from_the_repository(
+    fresh: Odf, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    workspace, lab = Workspace(tmp_path), tmp_path_factory.mktemp("lab")
+    root = make_root(workspace, "joe/tides")
+    days = make_derivative(workspace, root, "days")
+    make_derivative(workspace, days, "weeks")
+    fresh("repo", "add", "lab", str(lab))
+    fresh("push", "--all", "--to", "lab")
+    reader = partial(call_odf, cwd=tmp_path_factory.mktemp("reader"))
+    reader("init")
+    assert reader("pull", str(lab / "weeks")).code == 0
+    refused = reader("pull", "-r", str(lab / "weeks"))
+    assert refused.code == 1 and f"input {days.id} is not in the workspace" in refused.err
+    reader("repo", "add", "lab", str(lab))
+    # A pull by its own name does not fetch what the copy is made of.
+    assert [row["name"] for row in reader("pull", "-r", "weeks", "--json").json] == ["weeks"]
+    pulled = reader("pull", "-r", "lab/weeks", "--verify", "--json")
+    assert [(row["name"], row["status"]) for row in pulled.json] == [
+        ("weeks", "up-to-date"), ("days", "updated"), ("joe/tides", "updated"),
+    ]  # fmt: skip
+    # No engine made the rows of the derivative datasets.
+    assert pulled.code == 3 and [row["verification"]["valid"] for row in pulled.json] == [False, False, True]
+    assert [row["name"] for row in reader("list", "--json").json] == ["days", "joe/tides", "weeks"]
+    again = reader("pull", "-r", "lab/weeks", "--json")
+    assert [row["status"] for row in again.json] == ["up-to-date"] * 3 and "verification" not in again.json[0]
+    shutil.rmtree(lab / "joe" / "tides")
+    assert reader("delete", "joe/tides", "days", "weeks", "-y").code == 0
+    lost = reader("pull", "-r", "lab/weeks")
+    assert lost.code == 1 and f"lab lists no dataset {root.id}" in lost.err
+    reader("worker", "stop")
+
+
 def test_pull_all_pulls_every_dataset_of_a_repository(
     fresh: Odf, there: Odf, shop: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from odf_engine.errors import UsageError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import SetInfo
@@ -177,3 +178,31 @@ def test_verify_range_must_be_in_the_current_chain(odf: Odf) -> None:
         assert f"block {before} is not in the chain of rain" in str(ran.exception)
     assert odf("verify", "rain", "--range", f"..{head}").exit_code == 0
     assert [request.last for request in odf.asked if isinstance(request, Verify)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("compatible", "line"),
+    [
+        (
+            {"made_by": "4.2+odf6", "version": "4.3+odf6", "block": "f1620" + "a" * 64},
+            "compatible: spark 4.2+odf6 → 4.3+odf6 (recorded in block aaaaaaaa)",
+        ),
+        (
+            {"made_by": "4.3+odf6", "version": "4.3+odf6", "note": "this is the version of the query"},
+            "compatible: spark 4.3+odf6 (this is the version of the query)",
+        ),
+    ],
+)
+def test_compatible_version_is_shown(odf: Odf, compatible: dict[str, str], line: str) -> None:
+    odf.results = {"wet-days": report("wet-days", compatible={"engine": "spark", **compatible})}
+    ran = odf("verify", "--compatible", "wet-days")
+    assert ran.exit_code == 0 and f"  {line}\n" in ran.stdout
+    assert [request.compatible for request in odf.asked if isinstance(request, Verify)] == [True]
+    stated = json.loads(odf("verify", "--compatible", "wet-days", "--json").stdout)["datasets"][0]
+    assert stated["compatible"]["version"] == "4.3+odf6"
+
+
+@pytest.mark.parametrize("option", ["--integrity", "--recompute", "--range=1..2"])
+def test_compatible_requires_a_complete_replay(odf: Odf, option: str) -> None:
+    ran = odf("verify", "--compatible", option, "wet-days")
+    assert isinstance(ran.exception, UsageError) and odf.asked == []

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.engines.grpc_messages import SERVICE, TRANSFORM, decode_field, encode_fields
+from odf_engine.engines.grpc_messages import RAW_QUERY, SERVICE, TRANSFORM, decode_field, encode_fields
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
-from odf_engine.metadata.model import TransformInternalError, TransformRequest
+from odf_engine.metadata.model import RawQueryRequest, TransformInternalError, TransformRequest
 
 SIGNED = {"offset": pa.int64(), "op": pa.int32()}
 PODMAN = """#!{python}
@@ -154,9 +154,25 @@ def _serve(port_file: Path, volumes: dict[str, str]) -> None:
         # Only the fields that all implementations have.
         yield from (encode_fields(decode_field(answer)) for answer in answers)
 
+    def query(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = decode_table(decode_field(message), RawQueryRequest)
+        inner = replace(
+            request,
+            input_data_paths=[on_host(path) for path in request.input_data_paths],
+            output_data_path=on_host(request.output_data_path),
+        )
+        with grpc.insecure_channel(os.environ["ENGINE_IMAGE_TARGET"]) as channel:
+            stream = channel.unary_stream(f"/{SERVICE}/{RAW_QUERY}")
+            yield from (
+                encode_fields(decode_field(answer)) for answer in stream(encode_fields(encode_table(inner)))
+            )
+
     server = grpc.server(ThreadPoolExecutor(2))
-    handler = grpc.unary_stream_rpc_method_handler(execute)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {TRANSFORM: handler}),))
+    handlers = {
+        name: grpc.unary_stream_rpc_method_handler(method)
+        for name, method in ((TRANSFORM, execute), (RAW_QUERY, query))
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port(os.environ.get("ENGINE_IMAGE_LISTENS", "127.0.0.1:0"))
     server.start()
     port_file.write_text(str(port))

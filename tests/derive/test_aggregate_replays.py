@@ -117,10 +117,12 @@ def test_earlier_fingerprint_of_the_query_is_no_finding(
         deriving.run(made)
     deriving.rows(root, (3, "a", 2))
     deriving.run(made)
-    replay = Replay(deriving.workspace, made, deriving.engine, Reporter())
-    report = verify(made.dataset, Reporter(), replay=replay)
-    assert (report.findings, report.transforms) == ([], 2)
-    assert {each.kind for each in report.unchecked} == {"checkpoint-other"}
+    known = deriving.workspace.index
+    for _ in range(2):  # a transaction with a doubt is not remembered
+        replay = Replay(deriving.workspace, made, deriving.engine, Reporter(), known)
+        report = verify(made.dataset, Reporter(), replay=replay)
+        assert (report.findings, report.transforms) == ([], 2)
+        assert {each.kind for each in report.unchecked} == {"checkpoint-other"}
 
 
 def test_aggregates_of_constants_have_a_value_in_each_group(deriving: Deriving) -> None:

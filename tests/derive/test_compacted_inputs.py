@@ -15,13 +15,13 @@ from odf_engine.workspace.workspace import Workspace
 from tests.derive.deriving import Deriving
 
 
-def verified(deriving: Deriving, entry: DatasetEntry) -> int:
+def verified(deriving: Deriving, entry: DatasetEntry, *, remember: bool = False) -> int:
     """How many transactions were replayed with the same rows; none differs."""
     workspace = Workspace(deriving.workspace.folder)  # nothing in memory
     entry = workspace.resolve(str(entry.id))
-    report = verify(
-        entry.dataset, Reporter(), None, None, Replay(workspace, entry, deriving.engine, Reporter())
-    )
+    known = workspace.index if remember else None
+    replay = Replay(workspace, entry, deriving.engine, Reporter(), known)
+    report = verify(entry.dataset, Reporter(), None, None, replay)
     assert (report.findings, report.unchecked) == ([], [])
     return report.transforms
 
@@ -60,6 +60,7 @@ def test_derivatives_continue_and_verify_after_input_compaction(
         deriving.run(windows)
         if day == 2:
             deriving.run(late)  # ends in the middle of a merged block
+    assert [verified(deriving, plain, remember=True) for _ in range(2)] == [3, 0]
     rows = deriving.table(root)
     before = {each.alias: deriving.table(each) for each in (plain, windows, late)}
 
@@ -67,6 +68,7 @@ def test_derivatives_continue_and_verify_after_input_compaction(
 
     assert (outcome.old_slices, outcome.new_slices) == (5, 1)
     assert deriving.table(root) == rows
+    assert [verified(deriving, plain, remember=True) for _ in range(2)] == [3, 0]
     for keep_files in (True, False):
         if not keep_files:
             forget(root)

@@ -97,7 +97,7 @@ def states(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
-    program = "import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write('x')"
+    program = "import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write('x'); print('wrote', 'it')"
     write_flow(folder, "copy", "{kind: Interval, every: 1s}", program, "{name}.txt")
     assert flow(folder, "add", "copy.yaml").code == 0
     wait_until(lambda: (folder / "my.rows.txt").exists() and len((folder / "my.rows.txt").read_text()) > 1)
@@ -113,6 +113,10 @@ def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
     assert (ran.code, "done" in ran.err) == (0, True), ran.err
     assert states(folder, "copy")[-1] == ("request", "done")
     (newest, *_) = flow(folder, "history", "copy", "--json").json
+    title, output = newest["output"].splitlines()
+    assert title.startswith(f"$ {sys.executable} -c ") and output == "wrote it"
+    assert "wrote it" not in flow(folder, "history", "copy").out
+    assert "\nwrote it\n" in flow(folder, "history", "copy", "-n", "1", "--logs").out
     (job,) = [each for each in call_odf("jobs", "--json", cwd=folder).json if each["id"] in newest["jobs"]]
     assert (job["kind"], job["target"]) == ("push", "my.rows")
     assert not (folder / ".odf" / "spark.log").exists()  # no task needs Spark

@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -118,6 +119,23 @@ def test_removed_flow_is_not_run(tmp_path: Path) -> None:
     simulation.scheduler.load([kept], simulation.now)
     simulation.until(START + HOUR)
     assert [run.flow for run in simulation.started] == ["kept"]
+
+
+def test_outputs_are_deleted_with_their_runs_and_added_to_earlier_files(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    simulation.until(START + 2 * HOUR)
+    simulation.crash()
+    with closing(sqlite3.connect(tmp_path / FILE)) as file:  # as an earlier version has written it
+        file.executescript("DROP TRIGGER delete_output; DROP TABLE outputs")
+    simulation.begin()
+    newest, oldest = runs = simulation.store.runs("a")
+    assert simulation.store.outputs(runs) == {}
+    for text in ("half", "whole"):
+        simulation.store.set_output(oldest.id, text)
+    assert simulation.store.outputs(runs) == {oldest.id: "whole"}
+    with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
+        file.execute("DELETE FROM runs WHERE id = ?", (oldest.id,))
+    assert simulation.store.outputs([newest, oldest]) == {}
 
 
 def test_failed_writes_are_retried(tmp_path: Path) -> None:

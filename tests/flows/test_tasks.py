@@ -35,6 +35,7 @@ class Context:
         self.folder, self.entries, self._ingested = folder, entries, ingested
         self.requests: list[Request] = []
         self.notices = 0
+        self.outputs: list[tuple[Sequence[str], str]] = []
 
     def is_ingested(self, dataset: Dataset) -> bool:
         return self._ingested is not None and dataset.folder == self._ingested.folder
@@ -47,6 +48,9 @@ class Context:
 
     async def notify_datasets_changed(self) -> None:
         self.notices += 1
+
+    def add_output(self, command: Sequence[str], output: str) -> None:
+        self.outputs.append((command, output))
 
 
 def read_task(text: str) -> AnyTask:
@@ -142,5 +146,10 @@ async def test_a_command_runs_once_or_for_each_dataset(
     output = "seq 1 2000; echo the reason; exit 3"
     with pytest.raises(OdfError, match=r"(?s)^sh ended with exit code 3: .*\n2000\nthe reason$"):
         await read_task(f"kind: Command, run: [sh, -c, '{output}']").run(context)
+    printed = r"printf '\\033[1mone\\033[0m\\n 10%%\\r 90%%\\r\\n\\007\\tdone\\n' >&2"
+    await read_task(f'kind: Command, run: [sh, -c, "{printed}"]').run(context)
+    (_, long), (command, short) = context.outputs[-2:]
+    assert len(long) < 4097 and long.endswith("1999\n2000\nthe reason")
+    assert command[0] == "sh" and short == "one\n 90%\n\tdone"
     with pytest.raises(OdfError, match="no-such-program: No such file"):
         await read_task("kind: Command, run: [no-such-program]").run(context)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from odf_engine.errors import BadData
 from odf_engine.identity import ownership_proof as proofs
@@ -71,6 +72,30 @@ def test_proof_of_any_block_is_valid_and_round_trips(data: bytes) -> None:
     made = create_proof(KEY, block)
     verify_proof(made, OWNER, block)
     assert OwnershipProof.from_bytes(bytes(made)) == made
+
+
+@given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=200), st.integers(0, 511))
+def test_actor_is_signed_with_the_head(actor: str, bit: int) -> None:
+    made = create_proof(KEY, BLOCK, actor)
+    verify_proof(made, OWNER, BLOCK)
+    assert OwnershipProof.from_bytes(bytes(made)) == made
+    assert made.signature == PROOF.signature  # readers that do not know actors verify the same bytes
+    signature = bytearray(made.actor_signature)
+    signature[bit // 8] ^= 1 << bit % 8
+    for forged in (
+        replace(made, actor=actor + "x"),
+        replace(made, actor_signature=bytes(signature)),
+        replace(made, actor_signature=create_proof(KEY, Multihash.sha3_256(b"other"), actor).actor_signature),
+        replace(PROOF, actor=actor),
+    ):
+        with pytest.raises(BadData, match="actor is not signed"):
+            verify_proof(forged, OWNER, BLOCK)
+
+
+@pytest.mark.parametrize("actor", ["x" * 201, "a\nb", "\x1b[2J", "\u202eanna"])
+def test_actor_with_control_characters_is_rejected(actor: str) -> None:
+    with pytest.raises(BadData, match="actor is not 200 printable characters"):
+        OwnershipProof.from_bytes(bytes(create_proof(KEY, BLOCK, actor)))
 
 
 @given(st.integers(0, 511))

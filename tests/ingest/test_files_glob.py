@@ -8,6 +8,7 @@ import pytest
 
 from odf_engine.base.config import FetchConfig
 from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.identity.names import DatasetAlias
@@ -108,6 +109,23 @@ def test_late_file_with_an_earlier_name_is_fetched(files: Glob) -> None:
     assert files.value().startswith("e.csv\t")
     assert files.value().endswith("\taa.csv")
     assert files.value() < "e.csv.gz"
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+def test_files_of_merged_blocks_are_fetched_once(files: Glob, pulled: bool) -> None:
+    """Two compactions. The merged blocks have the states of their last files."""
+    names: list[str] = []
+    for part in ("abc", "de"):
+        files.write(**dict.fromkeys(part, "1"))
+        names += files.pull()
+        if pulled:
+            assert files.pull() == []
+        compact(files.dataset, CompactionPolicy(), Recorder())
+        assert files.dataset.state().blocks == 3
+        assert files.pull() == []
+    assert names == ["a.csv", "b.csv", "c.csv", "d.csv", "e.csv"]
+    (files.folder / "b.csv").write_text("2")
+    assert files.pull(force=True) == ["b.csv"]
 
 
 def test_a_failed_file_is_fetched_again(files: Glob) -> None:

@@ -493,11 +493,15 @@ def test_future_event_times_do_not_advance_the_watermark(pushed: Pushed) -> None
     assert pushed.push("a.ndjson").records == 2
     assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
     (warning,) = pushed.reporter.warnings
-    assert "1 row with an event time later than the system time (latest: 9999-12-31T00:00:00Z)" in warning
+    assert "1 of 2 rows with an event time later than the system time" in warning
+    assert "(latest: 9999-12-31T00:00:00Z)" in warning
+    assert "if these times are right, run" in warning
     assert "odf config set watermark.maxAhead.sensors none" in warning
     # Rows that are all ahead leave the watermark as it is.
     pushed.write("b.ndjson", row.format("9999-12-31", 3))
     pushed.push("b.ndjson")
+    assert "1 of 1 row with an event time later than" in pushed.reporter.warnings[-1]
+    assert "if the rows are forecasts, run odf config set" in pushed.reporter.warnings[-1]
     assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
     # A delay never lowers it.
     pushed.workspace.config = set_value(pushed.workspace.config, "watermark.delay.%", "1d")

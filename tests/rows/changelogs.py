@@ -36,17 +36,18 @@ def table_of(rows: Iterable[Row], kind: pa.DataType = TIME) -> pa.Table:
 
 
 def stored(folder: Path, tables: Sequence[pa.Table]) -> Scan:
-    """Tables as slices, in small row groups."""
+    """Tables as slices, in small row groups. Slice n is recorded n days after 1970-01-01."""
     parts: list[ScanFile] = []
-    for table in tables:
+    for number, table in enumerate(tables):
+        recorded = pa.array([number * 86_400_000] * table.num_rows, pa.int64()).cast(TIME)
+        table = table.add_column(1, "system_time", recorded)
         offset = sum(part.rows for part in parts)
         offsets = pa.array(range(offset, offset + table.num_rows), pa.uint64())
         path = folder / f"{len(parts)}.parquet"
         pq.write_table(table.add_column(0, "offset", offsets), path, row_group_size=5)
         parts.append(ScanFile(path, table.num_rows, f"{path.stem}-{table.num_rows}", path.name))
     schema = pq.read_schema(parts[0].path)
-    system = pa.field("system_time", TIME)
-    return Scan(schema.insert(2, system), DEFAULT_VOCABULARY, parts, "here")
+    return Scan(schema, DEFAULT_VOCABULARY, parts, "here")
 
 
 def offsets(file: Path) -> list[int]:

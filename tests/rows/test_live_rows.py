@@ -57,8 +57,8 @@ def test_corrections_distinguish_state_changes_from_mistakes(story) -> None:
     assert as_of(log, 4) == [0, 6, 8]
     assert as_of(log, 5) == [4, 6, 8]
     # A ledger says in the same words that the quay never was the city's.
-    assert as_of(log, 4, events=True) == [6, 8]
-    assert as_of(log, 5, events=True) == [4, 6, 8]
+    assert as_of(log, 4, history="events") == [6, 8]
+    assert as_of(log, 5, history="events") == [4, 6, 8]
 
 
 def test_retracted_key_ends_at_its_time_and_can_return(story) -> None:
@@ -71,6 +71,23 @@ def test_removed_key_does_not_return_to_an_earlier_row(story) -> None:
     log = story([*rows, (R, "Quay", 5, "county")])
     assert as_of(log, LATE) == []
     assert as_of(log, 3) == [0]
+
+
+def test_key_of_a_snapshot_ends_when_the_snapshot_without_it_was_published(story) -> None:
+    log = story(
+        [(A, "Quay", 1, "city"), (A, "Hill", 2, "city")],
+        [(A, "Pier", 5, "nobody"), (R, "Quay", 1, "city")],
+        [(A, "Quay", 1, "county"), (R, "Hill", 2, "city")],
+        [(R, "Pier", 5, "nobody")],
+    )
+    day = 86_400
+
+    def states(history: str) -> list[list[int]]:
+        return [as_of(log, moment, history=history) for moment in (1, 4, 5, 3 * day - 1, 3 * day)]
+
+    # The third snapshot has no newer row than the second; the last one only lacks a key.
+    assert states("snapshots") == [[0], [0, 1], [2, 4], [2, 4], [4]]
+    assert states("states") == [[4], [4], [4], [4], [4]]
 
 
 def test_late_rows_take_effect_at_their_event_time(story) -> None:
@@ -114,8 +131,29 @@ def test_missing_event_time_and_wrong_offsets_are_reported(tmp_path: Path) -> No
         write_projection(tmp_path / "x.parquet", wrong, ["station"], Reporter())
 
 
-def naive(rows: list[Row], moment: int, *, events: bool) -> list[int]:
+def as_published(slices: list[list[Row]]) -> list[Row]:
+    """The rows of snapshots with the times when they take effect."""
+    rows: list[Row] = []
+    ended: dict[object, int] = {}
+    newest: int | None = None
+    for number, changes in enumerate(slices):
+        added = [time for op, _, time, _ in changes if op in ADDS and time is not None]
+        newest = max([*added, *([] if newest is None else [newest])], default=None)
+        published = number * 86_400 if not added or newest is None else newest
+        for op, key, time, value in changes:
+            if op is R:
+                time = max(published, -1 if time is None else time)
+            if time is not None:
+                time = max(time, ended.get(key, time))
+            rows.append((op, key, time, value))
+            if op is R and time is not None:
+                ended[key] = max(time, ended.get(key, time))
+    return rows
+
+
+def naive(rows: list[Row], moment: int, history: str) -> list[int]:
     """The rule as it is written down."""
+    events, ended = history == "events", history == "snapshots"
     last: dict[tuple, int] = {}
     added: dict[tuple, int] = {}
     for offset, (op, key, time, _) in enumerate(rows):
@@ -130,8 +168,9 @@ def naive(rows: list[Row], moment: int, *, events: bool) -> list[int]:
         until = after[2] if corrected and after is not None else None
         stays = op in ADDS or (corrected and not events and until is not None and until > moment)
         record = added.get((key, time))
-        if (stays and record is not None) or (not stays and not corrected and record is None):
-            found = (time, offset, record)
+        ends = ended and op is R
+        if ends or (stays and record is not None) or (not stays and not corrected and record is None):
+            found = (time, offset, None if ends else record)
             newest[key] = max(newest.get(key, found), found, key=lambda each: each[:2])
     return sorted(record for _, _, record in newest.values() if record is not None)
 
@@ -167,34 +206,34 @@ def changelogs(draw: st.DrawFn) -> list[Row]:
 @given(
     corrections | pairs | changelogs(),
     st.integers(-1, 7),
-    st.booleans(),
-    st.sampled_from([300, 1 << 20]),
+    st.sampled_from(["events", "states", "snapshots"]),
     st.data(),
 )
 @settings(max_examples=40, deadline=None)
 def test_any_changelog_matches_the_naive_state(
-    rows: list[Row], moment: int, events: bool, share: int, data: st.DataObject
+    rows: list[Row], moment: int, history: str, data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(rows)))
     with tempfile.TemporaryDirectory() as folder:
-        log = stored(Path(folder), [table_of(rows[:cut]), table_of(rows[cut:])])
-        found = as_of(log, moment, events=events, partition_bytes=share)
-        assert found == naive(rows, moment, events=events)
+        slices = [rows[:cut], rows[cut:]]
+        log = stored(Path(folder), [table_of(changes) for changes in slices])
+        timed = as_published(slices) if history == "snapshots" else rows
+        assert as_of(log, moment, history=history) == naive(timed, moment, history)
         left = Counter[tuple]()
         for op, key, time, value in rows:
             if time is not None and time <= moment:
                 left[key, time, value] += 1 if op in ADDS else -1
-        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, (), partition_bytes=share))
+        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, ()))
         assert stays == +left
 
 
-@given(changelogs(), st.booleans())
+@given(changelogs(), st.sampled_from(["events", "states", "snapshots"]))
 @settings(max_examples=30, deadline=None)
-def test_state_as_of_the_end_is_the_current_state(rows: list[Row], events: bool) -> None:
+def test_state_as_of_the_end_is_the_current_state(rows: list[Row], history: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = stored(Path(folder), [table_of(rows)])
         now = write_projection(Path(folder) / "now.parquet", log, ["station"], Reporter())
-        assert as_of(log, LATE, events=events) == offsets(now.file)
+        assert as_of(log, LATE, history=history) == offsets(now.file)
 
 
 @given(corrections, st.lists(st.integers(0, 25), max_size=5), st.booleans())

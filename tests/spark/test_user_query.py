@@ -199,7 +199,13 @@ def test_error_names_the_failing_query_step(query: Query) -> None:
 VALUES = [
     ("SELECT\n  1 / 0 FROM input", "line 2, column 3", "division by zero, in `1 / 0`", "try_divide"),
     ("SELECT CAST(name AS INT) FROM input", "line 1, column 8", "the value 'x' is not an INT", "try_cast"),
-    ("SELECT CAST(id + 1000 AS TINYINT) FROM input", None, "overflow", "try_cast"),
+    ("SELECT CAST(id + 1000 AS TINYINT) FROM input", None, "the value 1001 is not a TINYINT", "try_cast"),
+    (
+        "SELECT CAST(id + 123.45 AS DECIMAL(4,2)) FROM input",
+        "line 1, column 8",
+        r"the value 124.45 is not a DECIMAL\(4,2\)",
+        "try_cast",
+    ),
     ("SELECT array(1)[id + 5] FROM input", "line 1, column 8", "index 6 is out of bounds", "get"),
 ]
 

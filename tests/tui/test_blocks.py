@@ -299,7 +299,7 @@ async def test_blocks_are_found_read_and_followed_by_keys(
             return None if view.block is None else view.block.sequence_number
 
         def proven() -> frozenset[str]:
-            return source.blocks(DAYS, None, 1, BlockFilter()).proven
+            return frozenset(source.blocks(DAYS, None, 1, BlockFilter()).signers)
 
         # Findings, and the block of one of them.
         await drive.press("2", "n")

@@ -6,11 +6,13 @@ import gzip
 import json
 import threading
 import zipfile
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -266,6 +268,37 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
     assert [column.type for column in app.result.found.columns] == ["DATE", "STRING", "STRING"]
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%dT%H:%M:%SZ", "%s"])
+async def test_watermark_of_a_forecast_follows_its_times(tmp_path: Path, form: str) -> None:
+    start = datetime.now(UTC)
+    times = [start + timedelta(days=day) for day in range(-5, 31)]
+    rows = "".join(f"{time.strftime(form)},{at}\n" for at, time in enumerate(times))
+    (tmp_path / "a.csv").write_text("when,level\n" + rows)
+    choices = FileChoices(time="when", types={0: ("TIMESTAMP", "epoch s")} if form == "%s" else {})
+    dialog = DataFileDialog("a", lambda reporter: load_sample("a.csv", tmp_path, reporter), choices)
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "w watermark follows times in the future" in app.text()
+        await pilot.press("w", "w", "enter")
+    assert isinstance(app.result, ImportedFile)
+    assert app.result.settings == {"watermark.maxAhead": "none"}
+    assert msgspec.structs.replace(app.result, caps=True).settings == {}
+
+
+async def test_times_in_the_past_are_no_forecast(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(CSV)
+    dialog = DataFileDialog("a", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "in the future" not in app.text()
+        await pilot.press("w")
+        assert "most event times are not in the future" in app.text()
+        await pilot.press("enter")
+    assert isinstance(app.result, ImportedFile) and app.result.settings == {}
+
+
 async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
     def fail(reporter: Reporter) -> FileSample:
         raise BadData("not a text file", hint="choose another file")
@@ -284,7 +317,7 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
 async def test_inferred_manifest_is_written_after_confirmation(source: Scenario, tmp_path: Path) -> None:
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())
-    found = infer_file(sample, FileChoices(), Reporter())
+    found = msgspec.structs.replace(infer_file(sample, FileChoices(), Reporter()), is_forecast=True)
     imported = ImportedFile(found, FileChoices(separator=";"), rejects=True)
     (source.folder / ".odf").mkdir(exist_ok=True)
     seen: list[FileChoices] = []
@@ -306,3 +339,4 @@ async def test_inferred_manifest_is_written_after_confirmation(source: Scenario,
     assert manifest.read_text() == manifest_text("a.csv", "a", found)
     (name,) = settings.load_workspace(source.folder / ".odf").on_bad_rows
     assert name == "a"
+    assert settings.load_workspace(source.folder / ".odf").watermark.max_ahead == {"a": "none"}

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import Conflict
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import Pipe, SetPollingSource, Sql, SqlQueryStep, Url
@@ -326,7 +327,7 @@ def test_definition_is_described_as_facts(workspace: Workspace) -> None:
         "cache": "fetched only once",
         "prepare": "unpack zip, path *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
-        "engine": "spark",
+        "engine": f"spark {spark_engine_version()}",
         "query": "SELECT name FROM input",
         "merge": "Snapshot: the complete list each time, compared by key\nkey name\ncompares name",
         "state": "none: nothing was ingested yet",

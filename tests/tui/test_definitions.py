@@ -543,7 +543,7 @@ async def test_a_query_for_another_engine_is_translated(
     typist.next(f'cp "{tmp_path}/foreign.yaml" "$file"')
     notice = await writing.add("push", "translate", "write")
     assert notice.startswith("added scores (scores.yaml)")
-    assert "unsupported engine of the preprocess query: 'risingwave'" in writing.texts[0]
+    assert "the query is for the engine 'risingwave', which is not configured" in writing.texts[0]
     assert "scores: from risingwave to Spark" in writing.texts[1] and "+  `score`" in writing.texts[1]
     text = (workspace.folder / "scores.yaml").read_text()
     assert "# Translated from risingwave" in text and "engine: spark" in text

@@ -221,6 +221,11 @@ def test_replay_outcome_counts_transactions(source: Scenario) -> None:
     result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [skipped]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
     assert job_outcome(done) == ("valid, 12 transactions replayed, 1 skipped", "good")
+    result |= {"transforms": 1, "transforms_known": 1200, "blocks": 5}
+    done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
+    assert job_outcome(done) == ("valid, 1 transaction replayed, 1 200 verified before, 1 skipped", "good")
+    text = "".join(part for line in verification_spans(done) for part, _ in line)
+    assert "1 200 transactions verified before" in text
 
 
 def test_verification_spans_list_checks_engines_and_origins(source: Scenario) -> None:

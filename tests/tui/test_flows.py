@@ -52,6 +52,7 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
         flows.resume(name)
     state = flows.store.states()["nightly"]
     run = flows.store.begin(state, "Schedule", 1e9, 1e9)
+    flows.store.set_output(run.id, "$ sh fetch.sh\nfetched \x1b 7\n")
     flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
     return flows
 
@@ -84,6 +85,7 @@ async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size:
         await pilot.press("j")
         await until(pilot, lambda: "no network (job 7)" in app.about())
         assert "newest 1 run, 1 failed" in app.about()
+        assert "   fetched ␛ 7" in app.about()
 
 
 async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Path) -> None:

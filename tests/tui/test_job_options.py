@@ -145,6 +145,8 @@ async def test_a_verification_has_the_options_of_the_form(source: Scenario) -> N
     assert fakes.jobs.requests == [Verify(dataset=did("air-by-day"), integrity=True, rows=True)]
     fakes = await run(source, AIR, "verify", fill(recompute=True))
     assert fakes.jobs.requests == [Verify(dataset=did("air-by-day"), recompute=True)]
+    fakes = await run(source, AIR, "verify", fill(compatible=True))
+    assert fakes.jobs.requests == [Verify(dataset=did("air-by-day"), compatible=True)]
     fakes = await run(source, AIR, "verify", fill(scope="inputs"))
     assert {name for _, name in fakes.jobs.submitted} == {READINGS, "port-haven.stations", AIR}
     source.changed(source.job(JobState.running, TIDES, "verify"))

@@ -27,10 +27,13 @@ from tests.tui.widget_app import shown
 
 def proven(source: OpenWorkspace, dataset: str = AIR) -> frozenset[str]:
     """Return the hashes of the signed blocks."""
-    return source.blocks(dataset, None, 1, BlockFilter()).proven
+    return frozenset(source.blocks(dataset, None, 1, BlockFilter()).signers)
 
 
-async def test_a_block_is_signed_after_a_confirmation(source: Scenario) -> None:
+async def test_a_block_is_signed_after_a_confirmation(
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "anna")
     async with explored(source) as explorer:
         outdated: list[None] = []
         explorer.state.datasets_outdated.connect(outdated.append)
@@ -47,7 +50,7 @@ async def test_a_block_is_signed_after_a_confirmation(source: Scenario) -> None:
         assert explorer.host.last_notice == "signed block 11 of port-haven.air-readings"
         (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
         assert newest[5:13] in line
-        assert f"{PROOF_MARK} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
+        assert f"{PROOF_MARK} signed by anna, with the dataset's key" in str(explorer.pane.border_subtitle)
         async with shown(explorer.host.dialogs[-1]) as (app, _):
             assert "Sign block 11 with the private key?" in app.text()
             assert "all earlier blocks." in app.text()
@@ -95,13 +98,14 @@ def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     assert source.block(dataset, 0).proof == ""
 
     source.sign_block(dataset, str(head))
+    actor = workspace.actor
     boats.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
     assert proven(source, dataset) == {str(head)}
-    assert source.block(dataset, number).proof.startswith("signed by the dataset's owner")
+    assert source.block(dataset, number).proof.startswith(f"signed by {actor}, with the dataset's key")
     assert source.block(dataset, 0).proof == f"covered by the owner's signature on block {number}"
     assert source.block(dataset, number + 1).proof.startswith("not signed: the owner")
     detail = source.detail(dataset)
-    signed = f"up to block {number}, 1 newer block"
+    signed = f"up to block {number}, 1 newer block, signed by {actor}"
     assert ("proven", f"by its owner {signed}") in detail.facts
     identity = next(section for section in detail.sections if section.title == "Identity")
     assert isinstance(identity, Section) and ("owner's proof", signed) in identity.facts

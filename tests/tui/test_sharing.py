@@ -242,6 +242,35 @@ async def test_push_offers_writable_repositories(source: Scenario) -> None:
     assert fakes.jobs.requests == []
 
 
+async def test_push_offers_to_push_inputs_first(source: Scenario) -> None:
+    lake = "s3://lake/odf/"
+    with_remotes(source)
+    days = did("visits-by-day")
+
+    async def push_days(*answers: object) -> Fakes:
+        fakes = Fakes(source, "visits-by-day", answers=[pick(f"{lake}visits-by-day/"), *answers])
+        SharingController(fakes.context).push()
+        await fakes.host.stories()
+        assert not fakes.host.answers
+        return fakes
+
+    question = "visits-by-day: the repository does not have the newest blocks of its inputs"
+    fakes = await push_days(pick("inputs", title=question))
+    assert [choice.title for choice in fakes.host.dialogs[-1].find_choices("")] == [
+        "push 1 input first: visits", "push visits-by-day only",
+    ]  # fmt: skip
+    both = [Push(dataset=did("visits"), url=f"{lake}visits/"), Push(days, f"{lake}visits-by-day/")]
+    assert fakes.jobs.requests == both
+    assert (await push_days(pick("alone"))).jobs.requests == both[1:]
+    assert (await push_days(None)).jobs.requests == []
+    # The repository has the same blocks, or somebody else publishes the input: nothing is asked.
+    there = Remote(url=f"{lake}visits/", label="lake/visits", push=True, relation="equal")
+    with_remotes(source, there)
+    assert (await push_days()).jobs.requests == both[1:]
+    with_remotes(source, hospital())
+    assert (await push_days()).jobs.requests == both[1:]
+
+
 async def test_push_accepts_a_typed_address(source: Scenario) -> None:
     row = with_remotes(source, backup())
     wrong = {

@@ -31,7 +31,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from tests.derive.deriving import Deriving
+from tests.derive.deriving import Deriving, earlier_rules
 
 ROWS = "SELECT event_time, city, x * 10 AS y FROM input"
 WINDOWS = """SELECT window.start AS event_time, city, count(*) AS n, sum(x) AS s FROM input
@@ -327,6 +327,93 @@ def test_differing_rows_name_both_engine_versions(made: Deriving, copy: Workspac
     assert f"(stored by 3.9.9+odf1, replayed by {replaying})" in finding.message
     assert finding.message.endswith("odf pull --rederive rows derives it by the present rules")
     assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", replaying)]
+
+
+class Remembering:
+    """Verifies datasets of a workspace with its index, as ``odf verify`` does."""
+
+    def __init__(self, made: Deriving, workspace: Workspace) -> None:
+        self.made, self.folder = made, workspace.folder
+
+    def verify(self, name: str) -> IntegrityReport:
+        workspace = Workspace(self.folder)  # nothing in memory
+        entry, known = workspace.resolve(name), workspace.index
+        replay = Replay(workspace, entry, self.made.engine, Reporter(), known)
+        report = verify(entry.dataset, Reporter(), replay=replay, known=known)
+        workspace.index.close()
+        return report
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Return the numbers of replayed and known transactions of a valid dataset."""
+        report = self.verify(name)
+        assert (report.findings, report.unchecked) == ([], [])
+        assert sum(use.transactions for use in report.engines) == report.transforms
+        return report.transforms, report.transforms_known
+
+
+@pytest.mark.parametrize("name", ["rows", "windows"])
+def test_only_new_transactions_are_replayed(
+    made: Deriving, copy: Workspace, runtime: SparkRuntime, name: str
+) -> None:
+    remembering = Remembering(made, copy)
+    assert [remembering.counts(name) for _ in range(2)] == [(3, 0), (0, 3)]
+    increment(Deriving(copy, runtime), 7, 1, name)
+    assert [remembering.counts(name) for _ in range(2)] == [(1, 3), (0, 4)]
+
+
+def test_transactions_are_replayed_again_for_another_user(
+    made: Deriving, copy: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    remembering = Remembering(made, copy)
+    assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+
+
+def test_transactions_are_replayed_again_by_another_engine_or_without_the_index(
+    made: Deriving, copy: Workspace
+) -> None:
+    remembering, index = Remembering(made, copy), copy.odf / "index.sqlite"
+    copy.index.close()
+    assert remembering.counts("rows") == (3, 0)
+    with earlier_rules(5):
+        assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+    assert remembering.counts("rows") == (0, 3)
+    index.write_bytes(b"SQLite format 3\0" + bytes(5000))
+    assert [remembering.counts("rows") for _ in range(2)] == [(3, 0), (0, 3)]
+    index.unlink()
+    assert remembering.counts("rows") == (3, 0)
+    copy.config.engines["spark"] = "grpc://127.0.0.1:1"
+    entry = copy.resolve("rows")
+    report = verify(
+        entry.dataset, Reporter(), replay=Replay(copy, entry, made.engine, Reporter(), copy.index)
+    )
+    assert (report.transforms, report.transforms_known) == (3, 0)
+
+
+def test_changed_files_are_found_after_a_verification(made: Deriving, copy: Workspace) -> None:
+    remembering, t = Remembering(made, copy), Tampering(copy, "rows")
+    second = t.event(SECOND).new_data.physical_hash
+    an_input_damaged(t)
+    for _ in range(2):  # a replay that follows a damaged input is not remembered
+        report = remembering.verify("rows")
+        assert [finding.kind for finding in report.findings] == ["input-damaged"]
+        assert report.transforms + report.transforms_known == 3
+    an_input_damaged(t)  # the bit is as it was
+    assert [remembering.counts("rows") for _ in range(2)] == [(2, 1), (0, 3)]
+    an_input_damaged(t)
+    report = remembering.verify("rows")
+    assert [finding.kind for finding in report.findings] == ["input-damaged"]
+    assert (report.transforms, report.transforms_known) == (2, 1)
+    an_input_damaged(t)
+    t.flip("data", second)
+    report = remembering.verify("rows")
+    assert (report.findings[0].kind, report.transforms_known) == ("slice-physical-hash", 3)
+    t.flip("data", second)
+    one_value(t)  # other blocks, with hashes that agree
+    report = remembering.verify("rows")
+    assert [finding.kind for finding in report.findings] == ["transform-data"]
+    assert (report.transforms, report.transforms_known) == (2, 1)
 
 
 def test_cancelled_replay_leaves_no_files(made: Deriving, copy: Workspace) -> None:

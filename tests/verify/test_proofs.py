@@ -47,21 +47,27 @@ def told(report: IntegrityReport) -> tuple[int, int | None, int]:
 
 
 def test_a_proof_counts_up_to_its_block(workspace: Workspace, entry: DatasetEntry) -> None:
+    actor = workspace.actor
     assert told(check(entry)) == (0, None, 0) and find_newest_proven_block(entry) is None
     prove_block(workspace, entry, hash_of(entry, 1))
     report = check(entry)
     assert report.valid and told(report) == (1, 1, 2)
-    assert find_newest_proven_block(entry) == ProvenBlock(1, hash_of(entry, 1), 2)
+    assert find_newest_proven_block(entry) == ProvenBlock(1, hash_of(entry, 1), 2, actor)
     head = entry.dataset.head()
     assert prove_block(workspace, entry).head == head and head is not None
-    assert told(check(entry)) == (2, 3, 0) and find_newest_proven_block(entry) == ProvenBlock(3, head, 0)
+    assert told(check(entry)) == (2, 3, 0) and find_newest_proven_block(entry) == ProvenBlock(
+        3, head, 0, actor
+    )
     later = entry.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
-    assert told(check(entry)) == (2, 3, 1) and find_newest_proven_block(entry) == ProvenBlock(3, head, 1)
+    assert told(check(entry)) == (2, 3, 1) and find_newest_proven_block(entry) == ProvenBlock(
+        3, head, 1, actor
+    )
     assert told(check(entry, 2, 2)) == (2, 3, 1)
     assert entry.dataset.head() == later
 
 
 def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> None:
+    actor = workspace.actor
     right = prove_block(workspace, entry)
     folder, head = entry.dataset.folder, right.head
     other = hash_of(entry, 2)
@@ -79,7 +85,9 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
         assert not report.valid and told(report) == (0, None, 0)
         assert find_newest_proven_block(entry) is None
     prove_block(workspace, entry, other)
-    assert told(check(entry)) == (1, 2, 1) and find_newest_proven_block(entry) == ProvenBlock(2, other, 1)
+    assert told(check(entry)) == (1, 2, 1) and find_newest_proven_block(entry) == ProvenBlock(
+        2, other, 1, actor
+    )
     (folder / "proofs" / str(head)).unlink()
     (folder / "proofs" / "notes.txt").write_text("what is this?")
     assert [finding.block for finding in check(entry).findings] == ["notes.txt"]

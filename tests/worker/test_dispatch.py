@@ -69,7 +69,7 @@ def test_verify_of_sound_dataset_has_no_findings(entry, context):
     assert found == {
         "name": "harbour/ports", "head": str(entry.dataset.head()), "valid": True, "slices": 0,
         "transforms": 0, "findings": [], "unchecked": [], "engines": [], "rows_known": 0,
-        "proofs": 0, "proven": None, "newer": 0, "intact": True,
+        "proofs": 0, "proven": None, "actor": "", "newer": 0, "intact": True,
     }  # fmt: skip
 
 

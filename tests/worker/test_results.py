@@ -116,10 +116,10 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
             "days", "f16", False, 5, 1, 2, [IntegrityFinding("head-hash", "f16", "wrong")],
             [IntegrityFinding("input-missing", "f15", "no dew")],
             [EngineReport("spark", "4.0", "4.1", 2, 36)],
-            1, 1, 4, 2, False, ORIGINS,
+            1, 1, 4, "anna", 2, False, ORIGINS,
         ),
-        "name head valid blocks slices transforms findings unchecked engines rows_known proofs proven newer"
-        " intact origins",
+        "name head valid blocks slices transforms findings unchecked engines rows_known proofs proven actor"
+        " newer intact origins",
     ),
     (
         Validate("kind: x"),

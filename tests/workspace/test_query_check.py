@@ -71,7 +71,7 @@ REFUSED = [
     (ROOT.format(name="more", engine="Spark").replace("rand()", "'${system:user.home}'"),
      "the variable ${system:user.home}", "dataset more, query, line 1, column 21"),
     (derivative("flink"), "for the engine 'flink', which is not configured", "dataset output, transform"),
-    (ROOT.format(name="more", engine="flink"), "engine of the preprocess query: 'flink'",
+    (ROOT.format(name="more", engine="flink"), "for the engine 'flink', which is not configured",
      "dataset more, preprocess"),
 ]  # fmt: skip
 

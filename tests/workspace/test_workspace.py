@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -142,7 +143,8 @@ def test_an_added_dataset_has_its_seed_its_events_and_one_system_time(workspace:
     assert blocks[0].block.event == model.Seed(entry.id, DatasetKind.Root)
     assert blocks[0].block.system_time == blocks[1].block.system_time
     preprocess = blocks[1].block.event.preprocess  # type: ignore[union-attr]
-    assert preprocess == model.Sql("spark", queries=[model.SqlQueryStep(query="SELECT * FROM input")])
+    steps = [model.SqlQueryStep(query="SELECT * FROM input")]
+    assert preprocess == model.Sql("spark", version=spark_engine_version(), queries=steps)
     assert {block.version for block in blocks} == {3}
     assert "PRIVATE KEY" in workspace.keys.private_key_pem(entry.id)
     assert entry.dataset.folder.name == entry.id.multibase

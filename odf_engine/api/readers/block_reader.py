@@ -27,7 +27,7 @@ from odf_engine.api.model import (
 )
 from odf_engine.api.readers.dataset_detail import query_facts
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
-from odf_engine.api.text import count_of, format_count, printable
+from odf_engine.api.text import count_of, format_count, printable, signer_text
 from odf_engine.chain.block_search import count_kinds, find_blocks, read_from_head, resolve_block_number
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
 from odf_engine.chain.compacted_history import find_current_number
@@ -51,7 +51,7 @@ from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.trust import list_proven_blocks, prove_block
+from odf_engine.workspace.trust import ProvenBlock, list_proven_blocks, prove_block
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -217,11 +217,11 @@ class BlockReader(RevisionReader):
             blocks.total,
             blocks.first,
             tuple(_block_line(row, warned) for row in blocks.rows),
-            proven=frozenset(self._proven(dataset)),
+            signers={block: proven.actor for block, proven in self._proven(dataset).items()},
         )
 
-    def _proven(self, dataset: str) -> Mapping[str, int]:
-        """Return the numbers of the signed blocks by hash, newest first.
+    def _proven(self, dataset: str) -> Mapping[str, ProvenBlock]:
+        """Return the signed blocks by hash, newest first.
 
         Cached until the head or the folder of proofs changes.
         """
@@ -231,14 +231,14 @@ class BlockReader(RevisionReader):
             cache_key = (changed, str(entry.dataset.head()))
             known = self._proofs.get(dataset)
             if known is None or known[0] != cache_key:
-                known = cache_key, {str(block.hash): block.number for block in list_proven_blocks(entry)}
+                known = cache_key, {str(block.hash): block for block in list_proven_blocks(entry)}
                 self._proofs[dataset] = known
         except (OSError, OdfError):  # there are no proofs, or the chain cannot be read
             return {}
         return known[1]
 
     @cached_property
-    def _proofs(self) -> dict[str, tuple[tuple[int, str], Mapping[str, int]]]:
+    def _proofs(self) -> dict[str, tuple[tuple[int, str], Mapping[str, ProvenBlock]]]:
         return {}
 
     def holds_key(self, dataset: str) -> bool:
@@ -367,17 +367,18 @@ class BlockReader(RevisionReader):
             stored.block.sequence_number,
             str(stored.hash),
             links,
-            proof=_describe_proof(self._proven(dataset), stored.block.sequence_number),
+            proof=_describe_proof(self._proven(dataset).values(), stored.block.sequence_number),
         )
 
 
-def _describe_proof(proven: Mapping[str, int], number: int) -> str:
-    """Return whether the owner of the dataset signed a block, as text."""
+def _describe_proof(proven: Collection[ProvenBlock], number: int) -> str:
+    """Return who signed a block with the dataset's key, as text. ``proven`` is sorted, newest first."""
     if not proven:
         return ""
-    if number in proven.values():
-        return "signed by the dataset's owner; covers this block and all earlier blocks"
-    newest = max(proven.values())
+    for block in proven:
+        if block.number == number:
+            return f"signed {signer_text(block.actor)}; covers this block and all earlier blocks"
+    newest = next(iter(proven)).number
     if number > newest:
         return f"not signed: the owner's newest signature is on block {format_count(newest)}"
     return f"covered by the owner's signature on block {format_count(newest)}"

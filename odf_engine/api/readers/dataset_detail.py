@@ -358,12 +358,8 @@ def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState
 
 def _describe_proof(entry: DatasetEntry) -> str:
     """Return the range of blocks that the owner has signed, or "" if there is none."""
-    newest_proven_block = find_newest_proven_block(entry)
-    return (
-        ""
-        if newest_proven_block is None
-        else signed_range_text(newest_proven_block.number, newest_proven_block.newer)
-    )
+    newest = find_newest_proven_block(entry)
+    return "" if newest is None else signed_range_text(newest.number, newest.newer, newest.actor)
 
 
 def _size_facts(state: ChainState) -> Iterator[Fact]:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
+import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from odf_engine.automation.flows import command_guard
 from odf_engine.errors import OdfError
 
-_MAX_OUTPUT: Final = 1500
-"""Characters at the end of a failed program's output that are stored. Errors have at most 2,000."""
+_MAX_OUTPUT: Final = 4096
+"""Characters at the end of a program's output that are stored."""
+_MAX_REASON: Final = 1500
+"""Characters at the end of a failed program's output that its error has. Errors have at most 2,000."""
+_CONTROLS: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+"""Control sequences of a terminal, and other control characters except tab and line end."""
 _KILL_SECONDS: Final = 5.0
 
 
 async def run_program(
-    arguments: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
+    arguments: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    seconds: float,
+    store_output: Callable[[str], None],
 ) -> None:
     """Run a program.
 
@@ -29,6 +41,8 @@ async def run_program(
         folder: its working directory.
         variables: environment variables to add to the environment of this process.
         seconds: the program is terminated after so many seconds.
+        store_output: receives the end of what the program wrote to standard output and standard error,
+            without control characters, also if the program failed or was terminated.
 
     Raises:
         OdfError: it cannot be started, fails, or takes too long.
@@ -48,21 +62,31 @@ async def run_program(
     except OSError as error:
         raise OdfError(f"{arguments[0]}: {error.strerror or error}") from None
     tail, code = "", None
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     try:
         async with asyncio.timeout(seconds):
             assert process.stdout is not None
             while data := await process.stdout.read(1 << 16):
-                tail = (tail + data.decode(errors="replace"))[-_MAX_OUTPUT:]
+                tail = (tail + decode(data))[-_MAX_OUTPUT:]
             code = await process.wait()
     except TimeoutError:
         raise OdfError(f"{arguments[0]} was terminated after {seconds:g} s") from None
     finally:
         if code is None:  # it, or a program that it started, still runs
             await _terminate(process)
+        output = _plain_text(tail)
+        store_output(output)
+    reason = output[-_MAX_REASON:].strip()
     if code == command_guard.NOT_STARTED:
-        raise OdfError(f"{arguments[0]}: {tail.strip() or 'cannot be started'}")
+        raise OdfError(f"{arguments[0]}: {reason or 'cannot be started'}")
     if code:
-        raise OdfError(f"{arguments[0]} ended with exit code {code}: {tail.strip()}".rstrip(": "))
+        raise OdfError(f"{arguments[0]} ended with exit code {code}: {reason}".rstrip(": "))
+
+
+def _plain_text(output: str) -> str:
+    """Return output without control characters, and without text that a carriage return overwrites."""
+    lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in output.split("\n"))
+    return _CONTROLS.sub("", "\n".join(lines)).strip("\n")
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:

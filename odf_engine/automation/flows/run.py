@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore, Run
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
+_MAX_OUTPUT: Final = 1 << 14
+"""Characters at the end of the output of a run that are stored."""
+_MAX_COMMAND: Final = 200
+_log = logging.getLogger(__name__)
 StartJob = Callable[[Request, str], tuple[Job, asyncio.Future[Job]]]
 """Creates a job from a request and the name of its target; returns the job, and its end."""
 
@@ -43,6 +49,7 @@ class FlowRun:
         self.folder = folder
         self.entries: Sequence[DatasetEntry] = ()
         self._flow, self._run, self._store, self._start_job = flow, run, store, start_job
+        self._output = ""
 
     @property
     def flow_name(self) -> str:
@@ -96,6 +103,24 @@ class FlowRun:
     async def notify_datasets_changed(self) -> None:
         """Notify the clients of the worker of changes without a job."""
         await asyncio.to_thread(notify_datasets_changed, self.folder)
+
+    def add_output(self, command: Sequence[str], output: str) -> None:
+        """Add the output of a program to the run. A failure does not fail the run.
+
+        Args:
+            command: the program and its arguments.
+            output: the end of what it wrote to standard output and standard error.
+        """
+        if not output:
+            return
+        title = " ".join(shlex.join(command).encode(errors="replace").decode().split())
+        if len(title) > _MAX_COMMAND:
+            title = title[:_MAX_COMMAND] + "…"
+        self._output = f"{self._output}$ {title}\n{output}\n"[-_MAX_OUTPUT:]
+        try:
+            self._store.set_output(self._run.id, self._output)
+        except OdfError as error:
+            _log.warning("the output of run %d cannot be stored: %s", self._run.id, error)
 
     async def run_jobs(
         self, kind: str, requests: Sequence[tuple[DatasetEntry, Mapping[str, Any]]]

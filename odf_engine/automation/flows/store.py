@@ -44,6 +44,10 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS runs_of_flow ON runs (flow, id);
 CREATE INDEX IF NOT EXISTS open_runs ON runs (state) WHERE state = 'running';
+CREATE TABLE IF NOT EXISTS outputs (run INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TRIGGER IF NOT EXISTS delete_output AFTER DELETE ON runs BEGIN
+    DELETE FROM outputs WHERE run = old.id;
+END;
 """
 _Time = Annotated[float, msgspec.Meta(ge=0, le=datetime(9999, 1, 1, tzinfo=UTC).timestamp())]
 _MAX_RUNS: Final = 1000
@@ -221,6 +225,20 @@ class FlowStore(SharedStore):
         """Add a job to a run."""
         with self._transaction() as connection:
             connection.execute("UPDATE runs SET jobs = json_insert(jobs, '$[#]', ?) WHERE id = ?", (job, run))
+
+    def set_output(self, run: int, text: str) -> None:
+        """Store the output of the programs of a run."""
+        with self._transaction() as connection:
+            connection.execute("REPLACE INTO outputs VALUES (?, ?)", (run, text))
+
+    def outputs(self, runs: Sequence[Run]) -> dict[int, str]:
+        """Return the outputs of the programs of runs, by the number of the run. Other runs have none."""
+        numbers = msgspec.json.encode([run.id for run in runs]).decode()
+        with self._translated():
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'outputs'").fetchone():
+                return {}  # a file of an earlier version on a read-only file system
+            query = "SELECT run, text FROM outputs WHERE run IN (SELECT value FROM json_each(?))"
+            return dict(self._connection.execute(query, (numbers,)).fetchall())
 
     def open_runs(self) -> list[Run]:
         """Return the runs that have not ended, oldest first."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -73,6 +74,10 @@ class TaskContext(Protocol):
 
     async def notify_datasets_changed(self) -> None:
         """Notify the clients of the worker of changes without a job."""
+        ...
+
+    def add_output(self, command: Sequence[str], output: str) -> None:
+        """Add the output of a program to the run."""
         ...
 
 
@@ -275,7 +280,8 @@ class CommandTask(Task, frozen=True, tag="Command"):
             names = [""]
         for name in names:
             command = [argument.replace(_PLACEHOLDER, name) for argument in self.arguments]
-            await run_program(command, context.folder, variables, self.timeout.seconds)
+            add_output = partial(context.add_output, command)
+            await run_program(command, context.folder, variables, self.timeout.seconds, add_output)
 
 
 AnyTask = PullTask | VerifyTask | CheckTask | PromoteTask | PushTask | ExportTask | CompactTask | CommandTask

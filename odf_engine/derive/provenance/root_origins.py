@@ -212,7 +212,8 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
         case model.FilesGlob():
             if state is None or state.kind != ETAG:
                 return fetch.path
-            return str(PurePath(glob_root(fetch.path), read_state(state.value)[0]))
+            files = read_state(state.value)
+            return fetch.path if len(files) > 1 else str(PurePath(glob_root(fetch.path), files[0][0]))
         case model.Container():
             return " ".join(["container", fetch.image, *(fetch.command or ()), *(fetch.args or ())])
         case model.Mqtt():
@@ -237,7 +238,9 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
     if state.kind == IDEMPOTENCY_KEY:
         return f"idempotency key {state.value}"
     if isinstance(fetch, model.FilesGlob) and state.kind == ETAG:
-        name, digest = read_state(state.value)
+        (name, digest), *others = read_state(state.value)
+        if others:
+            return f"files {', '.join([*(other for other, _ in reversed(others)), name])}"
         return f"file {name}" + (f", SHA2-256 {digest.removeprefix('f1220')}" if digest else "")
     if isinstance(fetch, model.EthereumLogs) and state.kind == ETAG:
         number, _, block_hash = state.value.partition("@")

@@ -8,7 +8,9 @@ import msgspec
 
 INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
 """Findings about operations that were committed, in a dataset whose files are intact."""
-UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version"})
+NOT_REPLAYED: Final = "not-replayed"
+"""Finding of a dataset with transactions that the present version of the engine could not replay."""
+UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version", NOT_REPLAYED})
 """Findings that do not show that the dataset itself is invalid."""
 ROWS_DIFFER: Final = "rows-differ"
 """Finding of a dataset whose rows differ from its query over the latest state of its inputs."""

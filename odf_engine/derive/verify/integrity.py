@@ -71,12 +71,14 @@ class ProofCheck(NamedTuple):
     Attributes:
         valid: number of valid proofs.
         newest: sequence number of the newest block with a valid proof.
+        actor: who signed that block, or "" if the proof does not name the actor.
         invalid: findings about invalid proofs.
         unchecked: proofs of other chains, or of an owner that is not known.
     """
 
     valid: int
     newest: int | None
+    actor: str
     invalid: list[IntegrityFinding]
     unchecked: list[IntegrityFinding]
 
@@ -89,7 +91,7 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
         owner: the dataset id in the first block, or None if that block is lost.
         numbers: sequence numbers of the blocks of the chain.
     """
-    valid: list[int] = []
+    valid: list[tuple[int, str]] = []
     invalid: list[IntegrityFinding] = []
     unchecked: list[IntegrityFinding] = []
     for name in list_proof_files(folder):
@@ -106,11 +108,12 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
             invalid.append(_proof_finding("proof-wrong", name, error.message))
             continue
         if block in numbers:
-            valid.append(numbers[block])
+            valid.append((numbers[block], proof.actor))
         else:
             message = "a proof is for a block that is not in the chain"
             unchecked.append(_proof_finding("proof-elsewhere", name, message))
-    return ProofCheck(len(valid), max(valid, default=None), invalid, unchecked)
+    newest, actor = max(valid, default=(None, ""))
+    return ProofCheck(len(valid), newest, actor, invalid, unchecked)
 
 
 def _proof_finding(kind: str, block: str, message: str) -> IntegrityFinding:
@@ -286,13 +289,15 @@ def verify(
         intact=all(finding.kind in INVALID_CHANGELOG | UNCONFIRMED for finding in findings),
         blocks=blocks,
         slices=slices,
-        transforms=sum(result.skipped is None for _, result in replayed),
+        transforms=sum(result.skipped is None and not result.is_known for _, result in replayed),
+        transforms_known=sum(result.is_known for _, result in replayed),
         rows_known=rows_known,
         findings=findings,
         unchecked=unchecked,
         engines=engines,
         proofs=proofs.valid,
         proven=proofs.newest,
+        actor=proofs.actor,
         newer=0 if proofs.newest is None else last_number - proofs.newest,
     )
 
@@ -407,7 +412,7 @@ def _replay_one(
         f"{records:,} row{'' if records == 1 else 's'}",
         "debug",
     )
-    return replay.check(transaction.state, event, block.system_time)
+    return replay.check(transaction.state, transaction.block_hash, block)
 
 
 def _transform(transaction: VerifiedTransaction) -> ExecuteTransform:

@@ -42,6 +42,24 @@ class EngineReport(msgspec.Struct, frozen=True):
     records: int
 
 
+class Compatibility(msgspec.Struct, frozen=True):
+    """The result of comparing a dataset with the present version of its engine. All rows are equal.
+
+    Attributes:
+        engine: name of the engine in the query.
+        made_by: version in the transform of the chain, or None if it had none.
+        version: version that replayed the transactions, or None if it is not known.
+        block: hash of the block that records the version, or None if it is not recorded.
+        note: why it is not recorded, or "" if it is.
+    """
+
+    engine: str
+    made_by: str | None
+    version: str | None
+    block: str | None = None
+    note: str = ""
+
+
 class OriginInput(msgspec.Struct, frozen=True):
     """An input of a derivative dataset, up to the block and offset that were read."""
 
@@ -125,9 +143,12 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         proofs: number of valid ownership proofs.
         proven: sequence number of the newest block with a valid proof, which covers all earlier blocks, or
             None if absent.
+        actor: who signed that block, or "" if the proof does not name the actor.
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about
             operations that the specification forbids, inputs, or other engine versions.
+        transforms_known: number of transactions that an earlier verification has replayed with the results
+            in their blocks, by the same version of the engine.
     """
 
     valid: bool
@@ -140,5 +161,7 @@ class IntegrityReport(msgspec.Struct, frozen=True):
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None
+    actor: str = ""
     newer: int = 0
     intact: bool = True
+    transforms_known: int = 0

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -20,8 +20,9 @@ from odf_engine.data.parquet.slices import WrittenSlice, read_batches
 from odf_engine.derive.plan import Diverged, InputBehind, Transaction, transaction_of_block
 from odf_engine.derive.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
 from odf_engine.derive.verify.model import EngineReport
+from odf_engine.derive.verify.replay_record import ReplayRecord
 from odf_engine.derive.verify.report import ReplayResult
-from odf_engine.derive.verify.slice_check import Problem, check_object
+from odf_engine.derive.verify.slice_check import Problem, VerifiedSlices, check_object
 from odf_engine.engines.contract import Engine, TransactionResult
 from odf_engine.engines.engine_router import EngineMissing
 from odf_engine.engines.stateful.checkpoint import read_checkpoint_metadata
@@ -36,7 +37,7 @@ from odf_engine.errors import (
     Unsupported,
 )
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
+from odf_engine.metadata.model import DataSlice, ExecuteTransform, MetadataBlock, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -53,13 +54,22 @@ class Replay:
         entry: the dataset.
         engine: runs the queries.
         reporter: receives amounts, and cancels the replay.
+        known: transactions that were replayed before; None to replay all.
     """
 
-    def __init__(self, workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        engine: Engine,
+        reporter: Reporter,
+        known: VerifiedSlices | None = None,
+    ) -> None:
         self._workspace = workspace
         self._entry = entry
         self._engine = engine
         self._reporter = reporter
+        self._record = None if known is None else ReplayRecord(known, [*workspace.config.engines], reporter)
         self._folder: Path | None = None
         self._carried: Multihash | None = None  # The stored checkpoint that the replayed one replaces.
 
@@ -82,17 +92,19 @@ class Replay:
         """
         return state.last_checkpoint is None and event.new_checkpoint is None
 
-    def check(self, state: ChainState, event: ExecuteTransform, system_time: Timestamp) -> ReplayResult:
-        """Replay a transaction and compare it with its block.
+    def check(self, state: ChainState, block_hash: Multihash, block: MetadataBlock) -> ReplayResult:
+        """Replay a transaction and compare it with its block, unless this was done before.
 
         Args:
             state: the state of the chain before its block.
-            event: the event of the block.
-            system_time: the system time of the block.
+            block_hash: the hash of the block.
+            block: the block.
 
         Raises:
             Cancelled: the verification was cancelled.
         """
+        event, system_time, record = block.event, block.system_time, self._record
+        assert isinstance(event, ExecuteTransform)
         if state.transform and len(read := state.transform.inputs) != len(event.query_inputs):
             message = f"the block has {len(event.query_inputs)} inputs, the query has {len(read)}"
             return ReplayResult([("input-interval", message)])
@@ -102,12 +114,18 @@ class Replay:
             return ReplayResult([("input-interval", str(error))])
         except OdfError as error:
             return ReplayResult(skipped=(_obstacle(error), _with_hint(error)))
+        key = None if record is None else record.find_key(transaction, block_hash)
+        if record is not None and key is not None and record.has(key):
+            return ReplayResult(is_known=True)
         with self._job_folder() as folder:
-            return self._compare(transaction, event, system_time, folder)
+            compared = self._compare(transaction, event, system_time, folder)
+        if record is not None and key is not None and compared.is_confirmed:
+            record.add(key)
+        return compared.result
 
     def _compare(
         self, transaction: Transaction, event: ExecuteTransform, system_time: Timestamp, folder: Path
-    ) -> ReplayResult:
+    ) -> _Comparison:
         """Replay a transaction and compare its rows and checkpoint."""
         staged = folder / "data"
         try:
@@ -117,13 +135,13 @@ class Replay:
         except OdfError as error:
             self._reporter.raise_if_cancelled()  # A cancelled engine may raise any error.
             if _lacks_engine(error, transaction.transform):
-                return ReplayResult(skipped=("engine-missing", str(error)))
+                return _Comparison(ReplayResult(skipped=("engine-missing", str(error))))
             failed = _failed_replay(transaction, error)
             watermark = _compare_watermark(event, transaction.watermark)
             problem = self._find_damaged_input(transaction)
             if problem is None and not isinstance(error, InvalidQuery | BadData | InvalidSchema):
-                return ReplayResult(watermark, skipped=("replay-failed", _with_hint(error)))
-            return ReplayResult([*watermark, problem or failed])
+                return _Comparison(ReplayResult(watermark, skipped=("replay-failed", _with_hint(error))))
+            return _Comparison(ReplayResult([*watermark, problem or failed]))
         checkpoint = self._compare_checkpoint(transaction, event, result, folder)
         rows = self._compare_rows(transaction, event, result, staged)
         watermark = _compare_watermark(event, output_watermark(transaction, result))
@@ -133,7 +151,14 @@ class Replay:
             ((_, message),), watermark = watermark, []
             doubts.append(_version_problem(transaction, result.version, message))
         use = _engine_use(transaction.transform, result)
-        return ReplayResult([*watermark, *checkpoint.problems, *rows], doubts, engine=use)
+        problems = [*watermark, *checkpoint.problems, *rows]
+        is_confirmed = (
+            not problems
+            and not doubts
+            and result.version == engine_version(sql.engine)
+            and to_event(transaction, result).new_checkpoint == event.new_checkpoint
+        )
+        return _Comparison(ReplayResult(problems, doubts, engine=use), is_confirmed)
 
     def _compare_rows(
         self, transaction: Transaction, event: ExecuteTransform, result: TransactionResult, staged: Path
@@ -227,6 +252,19 @@ class Replay:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Comparison(NamedTuple):
+    """The comparison of a replayed transaction with its block.
+
+    Attributes:
+        result: the result of the replay.
+        is_confirmed: the rows, the watermark and the bytes of the checkpoint are equal, and the engine is the
+            installed built-in one. A later verification need not replay it again.
+    """
+
+    result: ReplayResult
+    is_confirmed: bool = False
 
 
 def _obstacle(error: OdfError) -> str:

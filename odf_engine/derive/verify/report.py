@@ -176,9 +176,11 @@ class ReplayResult(NamedTuple):
         doubts: kinds and messages of what could not be confirmed, and may be valid.
         skipped: kind and message of the reason why it was not replayed, or None if it was.
         engine: the engine that replayed it, for one transaction.
+        is_known: an earlier verification has replayed it with the result of its block.
     """
 
     problems: Sequence[tuple[str, str]] = ()
     doubts: Sequence[tuple[str, str]] = ()
     skipped: tuple[str, str] | None = None
     engine: EngineReport | None = None
+    is_known: bool = False

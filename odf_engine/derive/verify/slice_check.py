@@ -77,14 +77,14 @@ class ExpectedSlice(NamedTuple):
 
 
 class VerifiedSlices(Protocol):
-    """A store of verified slices, by :attr:`ExpectedSlice.key`."""
+    """A store of the keys of verified content: slices by :attr:`ExpectedSlice.key`, and transactions."""
 
     def is_verified(self, key: bytes) -> bool:
-        """Return whether the rows of a slice were verified."""
+        """Return whether the content with this key was verified."""
         ...
 
     def mark_verified(self, key: bytes) -> None:
-        """Store that the rows of a slice were verified."""
+        """Store that the content with this key was verified."""
         ...
 
 

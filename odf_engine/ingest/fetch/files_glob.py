@@ -5,16 +5,21 @@ from __future__ import annotations
 import glob
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
+
 from odf_engine.base.progress import Reporter, count_of
+from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.compacted_history import find_replaced_blocks
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import glob_root
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import (
     ETAG,
     SOURCE_NAME,
@@ -114,11 +119,11 @@ INSERT INTO floors VALUES (?, ?) ON CONFLICT DO UPDATE SET name = max(name, excl
 class IngestedFiles:
     """The files ingested up to the newest blocks; :meth:`close` it.
 
-    ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means that
+    ``parse`` reads the value of a source state: names and their hashes, or a name and None, which means that
     every name up to it was ingested.
     """
 
-    def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
+    def __init__(self, dataset: Dataset, parse: Callable[[str], Sequence[tuple[str, str | None]]]) -> None:
         self._parse = parse
         path = dataset.cache_folder / "taken.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,15 +213,14 @@ class IngestedFiles:
         pending: list[str] = []  # values whose source comes earlier in the chain
         folder: str | None = None
         source_met = reached = False
+        replaced = find_replaced_blocks(dataset)
         for stored in dataset.blocks(newest_first=True):
             if str(stored.hash) == self._head:
                 reached = True
                 break
             event = stored.block.event
             if isinstance(event, AddData):
-                state = event.new_source_state
-                if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
-                    pending.append(state.value)
+                pending += _states_of_block(stored, replaced)
             elif isinstance(event, SetPollingSource):
                 its = glob_root(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
                 folder, source_met = (folder if source_met else its), True
@@ -232,17 +236,29 @@ class IngestedFiles:
                 self._db.execute("DELETE FROM taken")
                 self._db.execute("DELETE FROM floors")
             for its, value in reversed(states):
-                name, digest = self._parse(value)
-                if digest is not None:
-                    self._db.execute("REPLACE INTO taken VALUES (?, ?, ?)", (name, its, digest))
-                    continue
-                self._db.execute(_FLOOR, (its, name))
+                for name, digest in self._parse(value):
+                    if digest is not None:
+                        self._db.execute("REPLACE INTO taken VALUES (?, ?, ?)", (name, its, digest))
+                    else:
+                        self._db.execute(_FLOOR, (its, name))
             facts = {"head": head, "folder": folder}
             self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
         self._head, self._folder = head, folder
 
 
-_VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
+def _states_of_block(
+    stored: StoredBlock, replaced: Mapping[Multihash, Sequence[StoredBlock]]
+) -> Iterator[str]:
+    """Yield the values of the states of a block, and of the blocks that it replaced, newest first."""
+    event = stored.block.event
+    state = event.new_source_state if isinstance(event, AddData) else None
+    if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
+        yield state.value
+    for earlier in replaced.get(stored.hash, ()):
+        yield from _states_of_block(earlier, replaced)
+
+
+_HASH: Final = re.compile(r"\t(f1220[0-9a-f]{64})(?:\t|\Z)")
 
 
 def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
@@ -286,20 +302,37 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
             last_name = max(name, taken.greatest() or name)
             state = SourceState(SOURCE_NAME, ETAG, _value(last_name, name, digest))
             reporter.log(f"file {path}, {stamp[1]:,} bytes")
-            yield Payload(path, name, state, _event_time(step, root, name), stamp)
-            # The caller requests the next file after the commit of this one.
+            yield Payload(path, name, state, _event_time(step, root, name), stamp, number)
+            # The caller requests the next file after the commit of this one, or commits several together.
             taken.add(name, digest)
             taken.note_hash(name, stamp, digest)
     finally:
         taken.close()
 
 
-def read_state(value: str) -> tuple[str, str | None]:
-    """Parse the value of a state: a name and its hash; without a hash, all names up to it were ingested."""
-    match = _VALUE.fullmatch(value)
-    if match is None:
-        return value, None
-    return match[3] if match[3] is not None else match[1], match[2]
+def read_state(value: str) -> list[tuple[str, str | None]]:
+    """Return the files of the value of a state with their hashes, the last ingested file first.
+
+    The value begins with the greatest name that was ingested, the hash of the last file, and the name of the
+    last file if it is another one. A commit of several files adds the hashes and names of the others. In a
+    value without a hash, which another program has written, all names up to it were ingested.
+    """
+    greatest, *parts = _HASH.split(value)
+    if not parts:
+        return [(value, None)]
+    return [(name or greatest, digest) for digest, name in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def join_states(states: Sequence[SourceState]) -> SourceState:
+    """Return the state after several files, from the states after each of them, oldest first."""
+    *earlier, last = states
+    greatest = _HASH.split(last.value)[0]
+    ((last_name, digest),) = read_state(last.value)
+    parts = [greatest, digest, last_name]
+    for state in reversed(earlier):
+        ((name, digest),) = read_state(state.value)
+        parts += [digest, name]
+    return replace(last, value="\t".join(map(str, parts))) if earlier else last
 
 
 def _value(last_name: str, name: str, digest: str) -> str:

@@ -36,6 +36,7 @@ class Payload:
         state: the state for the chain, or None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
+        number: the place of the file in the pull, from 1, or 0 for a source without files.
         line_origins: the origin of each line, such as its topic, for messages, or () if all have the same.
         on_commit: called after the rows were committed.
     """
@@ -45,6 +46,7 @@ class Payload:
     state: SourceState | None
     event_time: Timestamp | None
     stamp: tuple[int, int] | None = None
+    number: int = 0
     line_origins: Sequence[str] = ()
     on_commit: Callable[[], None] = lambda: None
 

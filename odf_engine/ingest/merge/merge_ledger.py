@@ -46,22 +46,42 @@ def keyed_ledger(strategy: Ledger, inputs: MergeInputs) -> KeyedMerge:
     return KeyedMerge(inputs, key_columns(strategy.primary_key, inputs), compared=None, live=False)
 
 
-def merge_ledger(strategy: Ledger, inputs: MergeInputs) -> PreparedMerge:
-    """Prepare the merge.
+def merge_ledger(strategy: Ledger, files: Sequence[MergeInputs]) -> PreparedMerge:
+    """Prepare the merge of one or several files.
+
+    The rows of each file are in the order of event time. With several files, a changed row or a key in two of
+    them is an error.
 
     :attr:`MergeInputs.on_conflict` defines whether a row with a known key and other values is a warning, an
     error, or a correction of the stored row.
     """
-    keyed = keyed_ledger(strategy, inputs)
-    return PreparedMerge(lambda plan: _new_rows(keyed, plan), keyed.remove_index)
+    keyed = [keyed_ledger(strategy, inputs) for inputs in files]
+    return PreparedMerge(lambda plan: _new_rows(keyed, plan), keyed[0].remove_index)
 
 
-def _new_rows(keyed: KeyedMerge, plan: MergePlan) -> MergeRows:
+def _new_rows(files: Sequence[KeyedMerge], plan: MergePlan) -> MergeRows:
     """Yield the rows with new keys in the order of event time, then corrections; return the keys."""
+    keyed = files[0]
     inputs, event_time = keyed.inputs, keyed.inputs.vocab.event_time_column
     index = keyed.open_index()
     corrections = Corrections(keyed) if inputs.on_conflict == "correct" else None
     new_keys = NewKeyFilter(index, inputs.names, keyed.keys, event_time, corrections)
+    if len(files) == 1:
+        rows = _sorted_rows(keyed, new_keys, plan)
+    else:
+        rows = chain.from_iterable(_sorted_rows_of_file(file, new_keys, plan) for file in files)
+    if corrections is not None:
+        rows = chain(rows, corrections.rows())
+    keys = yield from keyed.split_keys(rows, index, keyed.key_sorter())
+    new_keys.check_unique()
+    if new_keys.changed:
+        _report_changes(inputs, keyed.keys, new_keys)
+    return keys
+
+
+def _sorted_rows(keyed: KeyedMerge, new_keys: NewKeyFilter, plan: MergePlan) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with new keys in the order of event time."""
+    inputs, event_time = keyed.inputs, keyed.inputs.vocab.event_time_column
     fill = event_time_filler(inputs, event_time)
 
     def start(sort: bool) -> tuple[DataFrame, Step]:
@@ -74,14 +94,24 @@ def _new_rows(keyed: KeyedMerge, plan: MergePlan) -> MergeRows:
     order = SortOrder((event_time,), passes=True)
     if plan.check_keys:  # The check changes the order of the rows.
         order = SortOrder((event_time, POSITION), extra=(POSITION,))
-    rows = sorted_batches(start, order, inputs.reporter, sort=plan.sort)
-    if corrections is not None:
-        rows = chain(rows, corrections.rows())
-    keys = yield from keyed.split_keys(rows, index, keyed.key_sorter())
+    return sorted_batches(start, order, inputs.reporter, sort=plan.sort)
+
+
+def _sorted_rows_of_file(
+    keyed: KeyedMerge, new_keys: NewKeyFilter, plan: MergePlan
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one of several files with new keys.
+
+    Raises:
+        BadData: a key is null, occurs in two files, or has a stored row with other values.
+        RepeatedKey: two rows of the file have the same known key.
+    """
+    if plan.check_keys:
+        raise BadData("a primary key is null, or occurs twice")
+    yield from _sorted_rows(keyed, new_keys, plan)
     new_keys.check_unique()
     if new_keys.changed:
-        _report_changes(inputs, keyed.keys, new_keys)
-    return keys
+        raise BadData("a row differs from the stored row with its key")
 
 
 class NewKeyFilter:

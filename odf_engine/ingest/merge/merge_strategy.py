@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,14 @@ from odf_engine.data.parquet.parquet_reader import (
 )
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
-from odf_engine.ingest.merge.base import NEW, POSITION, MergeInputs, event_time_filler, sort_time_sql
+from odf_engine.ingest.merge.base import (
+    NEW,
+    POSITION,
+    MergeInputs,
+    default_event_time,
+    event_time_filler,
+    sort_time_sql,
+)
 from odf_engine.ingest.merge.merge_changelog import merge_changelog
 from odf_engine.ingest.merge.merge_ledger import merge_ledger
 from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMerge
@@ -56,8 +64,48 @@ def merge(strategy: MergeStrategy, inputs: MergeInputs) -> PreparedMerge:
     if isinstance(strategy, Append):
         return merge_append(inputs)
     if isinstance(strategy, Ledger):
-        return merge_ledger(strategy, _with_defined_order(inputs))
+        return merge_ledger(strategy, [_with_defined_order(inputs)])
     return merge_snapshot(strategy, inputs)
+
+
+def merge_files(
+    strategy: Append | Ledger, files: Sequence[MergeInputs], rows_by_file: list[int]
+) -> PreparedMerge:
+    """Prepare one merge of several files with equal columns, which have no operations.
+
+    It yields the rows that a merge of each file would yield after the commit of the one before, in this
+    order. Where this would not be so, the merge fails: a key occurs in two files, or a ledger has a row with
+    other values.
+
+    Args:
+        strategy: the merge strategy.
+        files: the inputs of the files, oldest first.
+        rows_by_file: receives the number of appended rows of each file.
+    """
+    if isinstance(strategy, Ledger):
+        return merge_ledger(strategy, [_with_defined_order(file) for file in files])
+    merges = [merge_append(file) for file in files]
+
+    def rows(plan: MergePlan) -> MergeRows:
+        rows_by_file.clear()
+        for file, merge_of_file in zip(files, merges, strict=True):
+            count = 0
+            for batch in merge_of_file.rows(plan):
+                count += batch.num_rows
+                yield _with_event_time(file, batch)
+            rows_by_file.append(count)
+        return None
+
+    return PreparedMerge(rows)
+
+
+def _with_event_time(file: MergeInputs, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with the event time of their file if they have no such column."""
+    name = file.vocab.event_time_column
+    if match_columns(batch.schema.names, [name]) != [None]:
+        return batch
+    time = default_event_time(file)
+    return batch.append_column(name, pa.repeat(time, batch.num_rows))
 
 
 def _with_defined_order(inputs: MergeInputs) -> MergeInputs:
@@ -121,6 +169,51 @@ def repeats_stored_rows(
                 return True
     except (OSError, InvalidSchema, *parquet_errors()):
         pass  # A stored slice is damaged, which is an error of verification, not of this pull.
+    return False
+
+
+def repeats_rows_by_file(
+    new: Sequence[Path],
+    rows_by_file: Sequence[int],
+    stored: Sequence[Path],
+    ignored: Collection[str],
+    reporter: Reporter,
+) -> bool:
+    """Return whether all rows of a file may repeat earlier rows: stored ones, or rows of an earlier file.
+
+    A file whose first row is stored counts.
+
+    Args:
+        new: the slices with the rows of the files, oldest first.
+        rows_by_file: the number of rows of each file.
+        stored: the stored slices, newest first.
+        ignored: names of columns that are not compared.
+        reporter: its cancellation ends the comparison.
+    """
+    names = [name for name in read_parquet_schema(new[0]).names if name not in ignored]
+    rows = pa.concat_tables(pa.Table.from_batches(read_bounded(path, names)) for path in new)
+    hashes = iter([key for path in new for key in _row_hashes(path, names, reporter)])
+    earlier: set[int] = set()
+    first = 0
+    for count in rows_by_file:
+        keys = set(islice(hashes, count))
+        row = {name: rows.column(name)[first] for name in names if keys}
+        if keys and (keys <= earlier or _is_stored(row, stored, reporter)):
+            return True
+        earlier |= keys
+        first += count
+    return False
+
+
+def _is_stored(row: Mapping[str, pa.Scalar], stored: Sequence[Path], reporter: Reporter) -> bool:
+    """Return whether one of the newest stored slices has a row."""
+    rows = 0
+    for path in stored:
+        rows += _count_rows(path)
+        if rows > _MAX_COMPARED or not row.keys() <= set(read_parquet_schema(path).names):
+            break
+        if _has_row(path, row, reporter):
+            return True
     return False
 
 

@@ -100,6 +100,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         key: the columns of the primary key, or ().
         merge: the merge strategy.
         reason: why this key and strategy were chosen.
+        is_forecast: whether most event times are later than today.
     """
 
     kind: str
@@ -119,6 +120,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...] = ()
     merge: str = "Append"
     reason: str = ""
+    is_forecast: bool = False
 
     def column(self, name: str) -> InferredColumn | None:
         """Return the column of a name."""
@@ -750,6 +752,19 @@ def time_parser(form: str) -> Callable[[str], str | None]:
         return _iso_text(part, day_first=day_first)
 
     return parse
+
+
+def parsed_text(value: str | None, column: InferredColumn) -> str:
+    """Return the text of a value after the conversion from the format of its column."""
+    if value is None:
+        return "null"
+    form = column.form
+    if not form or value in column.invalid or form.startswith("epoch"):
+        return value
+    if column.type in ("BIGINT", "DOUBLE"):
+        plain = re.sub("[ \u00a0\u202f]" if form[1] == " " else re.escape(form[1]), "", value)
+        return plain.replace(",", ".") if form.endswith(",5") else plain
+    return time_parser(form)(value) or value
 
 
 def _accepts(form: str) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -42,6 +43,7 @@ from odf_engine.ingest.read.file_inference import (
     UnreadableRow,
     infer_csv,
     infer_rows,
+    parsed_text,
 )
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
@@ -552,7 +554,27 @@ def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
         key=key,
         merge=merge if key else "Append",
         reason=reason,
+        is_forecast=_is_forecast(found, time),
     )
+
+
+def _is_forecast(found: InferredFile, time: str) -> bool:
+    """Return whether most event times are later than today, in UTC."""
+    column = found.column(time)
+    if column is None:
+        return False
+    place, today = found.columns.index(column), datetime.now(UTC).date().isoformat()
+    epoch = {"epoch s": 1, "epoch ms": 1000}.get(column.form)
+    later = 0
+    for _, row in found.rows:
+        value = row[place]
+        if value is None or value in column.invalid:
+            continue
+        if epoch is None:
+            later += parsed_text(value, column)[: len(today)] > today
+        else:
+            later += float(value) / epoch > datetime.now(UTC).timestamp()
+    return 2 * later > len(found.rows)
 
 
 def _find_time(columns: Sequence[InferredColumn]) -> str:

@@ -303,6 +303,8 @@ def _plan(
     for event in definition.events:
         if isinstance(event, model.SetTransform):
             event = with_engine_version(resolve_inputs(event, known))
+        elif isinstance(event, model.SetPollingSource | model.AddPushSource):
+            event = with_engine_version(event)
         elif isinstance(event, model.SetDataSchema):
             event = complete_declaration(event, definition.vocabulary, forms)
         events.append(event)
@@ -554,8 +556,8 @@ def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -
     vocabulary = _vocabulary_event(state)
     events += [] if vocabulary is None else [vocabulary]
     if state.polling_source is not None:
-        events.append(state.polling_source)
-    events += state.push_sources.values()
+        events.append(without_engine_version(state.polling_source))
+    events += map(without_engine_version, state.push_sources.values())
     if state.transform is not None:
         events.append(without_engine_version(state.transform))
     schema = _definition_schema(state)

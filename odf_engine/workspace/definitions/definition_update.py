@@ -20,8 +20,10 @@ from odf_engine.chain.append_rules import check_commit
 from odf_engine.chain.normal_form import (
     allowed_lateness,
     normalize_event,
+    query_of,
     with_allowed_lateness,
     with_engine_version,
+    with_version,
 )
 from odf_engine.chain.schema_evolution import declare_schema, read_declaration, same_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
@@ -330,7 +332,7 @@ def _plan_steps(
         state, polled, pushed, disabled, model.DisablePollingSource in events_by_type
     )
     sources = [
-        SourceChange(source, _find_replaced_source(state, source))
+        _plan_source(source, _find_replaced_source(state, source))
         for source in (polled, *pushed.values())
         if source is not None
     ]
@@ -375,7 +377,7 @@ def _changed_transform(
             if not allowed_lateness(event.transform):
                 event = with_allowed_lateness(event, allowed_lateness(previous.transform))
         if event.transform.version is None:
-            comparable = replace(comparable, transform=replace(comparable.transform, version=None))
+            comparable = with_version(comparable, None)
         if event == comparable:
             return None
     return with_engine_version(event)
@@ -401,6 +403,18 @@ def _disable_removed_sources(
         replaced = (polled is not None or pushed) and name not in pushed
         if replaced or name in disabled:
             yield _Step(model.DisablePushSource(name), state.push_sources.get(name))
+
+
+def _plan_source(source: Source, previous: Source | None) -> SourceChange:
+    """Return the change of a source; the new one has the version of the engine of its preprocess query.
+
+    A definition without a version does not change the version in the chain.
+    """
+    if previous is not None and source != previous and query_of(previous) is not None:
+        source = previous if source == with_version(previous, None) else source
+    if source == previous:
+        return SourceChange(source, previous)
+    return SourceChange(with_engine_version(source), previous)
 
 
 def _find_replaced_source(state: ChainState, source: Source) -> Source | None:

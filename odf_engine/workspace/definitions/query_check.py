@@ -83,46 +83,44 @@ def _check_events(events: Sequence[MetadataEvent], configured: Collection[str]) 
                 _check_stateless(event.transform)
             _check_lateness(event)
         elif isinstance(event, SetPollingSource | AddPushSource) and event.preprocess is not None:
-            check_preprocess_engine(event.preprocess.engine)
+            check_engine(event.preprocess.engine, configured, where="preprocess")
             _check_variables(event.preprocess)
 
 
-def check_engine(name: str, configured: Collection[str], kind: type[InvalidQuery] = InvalidQuery) -> None:
-    """Check that the engine of a transform is available: built in, or configured.
+def is_external(name: str, configured: Collection[str]) -> bool:
+    """Return whether the queries for an engine run outside: a setting replaces built-in engines.
+
+    Args:
+        name: its name in the query; case is ignored.
+        configured: names of the configured engines.
+    """
+    return name.lower() in {engine.lower() for engine in configured}
+
+
+def check_engine(
+    name: str, configured: Collection[str], kind: type[InvalidQuery] = InvalidQuery, where: str = "transform"
+) -> None:
+    """Check that the engine of a query is available: built in, or configured.
 
     Args:
         name: its name in the query; case is ignored.
         configured: names of the configured engines.
         kind: type of the error.
+        where: the field of the event that has the query: ``transform`` or ``preprocess``.
 
     Raises:
         InvalidQuery: it is not.
     """
-    external = {engine.lower() for engine in configured}
-    available = {*BUILT_IN_ENGINES, *external}
-    if name.lower() not in external:
-        _check_installed(name, "transform", kind)
-    if name.lower() not in available:
+    if is_external(name, configured):
+        return
+    _check_installed(name, where, kind)
+    if name.lower() not in BUILT_IN_ENGINES:
+        available = {*BUILT_IN_ENGINES, *map(str.lower, configured)}
         raise kind(
             f"the query is for the engine '{name}', which is not configured",
-            where="transform",
+            where=where,
             hint=f"use {' or '.join(sorted(available))}; {_describe_ways(name)}",
         )
-
-
-def check_preprocess_engine(name: str) -> None:
-    """Check the engine of a preprocess query.
-
-    Raises:
-        InvalidQuery: it is not supported.
-    """
-    if name.lower() not in BUILT_IN_ENGINES:
-        raise InvalidQuery(
-            f"unsupported engine of the preprocess query: '{name}'",
-            where="preprocess",
-            hint=f"supported: {', '.join(BUILT_IN_ENGINES)}; to translate the query, run: {_TRANSLATE}",
-        )
-    _check_installed(name, "preprocess", InvalidQuery)
 
 
 def _check_installed(name: str, where: str, kind: type[InvalidQuery]) -> None:
@@ -162,10 +160,7 @@ def can_translate(snapshots: Sequence[DatasetSnapshot], configured: Collection[s
         if query is None or query.engine.lower() not in _TRANSLATED:
             continue
         try:
-            if isinstance(event, SetTransform):
-                check_engine(query.engine, configured)
-            else:
-                check_preprocess_engine(query.engine)
+            check_engine(query.engine, configured)
         except InvalidQuery:
             return True
     return False

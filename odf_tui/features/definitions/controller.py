@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine.api import (
+    FileChoices,
     Pull,
     RemoteInputs,
     Update,
@@ -23,7 +24,7 @@ from odf_engine.api.samples import MANIFESTS, demo_files
 from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
 from odf_tui.features.definitions import manifest_draft
-from odf_tui.features.definitions.file_dialog import DataFileDialog
+from odf_tui.features.definitions.file_dialog import DataFileDialog, ImportedFile
 from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
 from odf_tui.features.definitions.manifest_dialogs import (
     AddManifestDialog,
@@ -229,14 +230,16 @@ class DefinitionsController(Controller):
         name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
         if not source or not name:
             return
-        title, text, choices, answer, rejects = f"{name} from {source}", "", None, "back", False
+        title, text, answer = f"{name} from {source}", "", "back"
+        imported: ImportedFile | None = ImportedFile(None, FileChoices())
         while answer == "back":
             load = partial(load_sample, source, folder)
-            imported = await self.host.ask(DataFileDialog(title, load, choices, rejects=rejects))
+            imported = await self.host.ask(
+                DataFileDialog(title, load, imported.choices, rejects=imported.rejects, caps=imported.caps)
+            )
             if imported is None:
                 return
-            choices, problem = imported.choices, " ".join(imported.problem.split())
-            rejects = imported.rejects
+            problem = " ".join(imported.problem.split())
             file = imported.found or example_file(source)
             text = manifest_text(source, name, file, f"Example columns: {problem}" if problem else "")
             answer = "edit"
@@ -247,7 +250,7 @@ class DefinitionsController(Controller):
         async def review() -> str:
             return await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW))
 
-        await self._add_draft(draft, "root", answer, review, rejects=rejects)
+        await self._add_draft(draft, "root", answer, review, settings=imported.settings)
 
     def _dataset_names(self) -> list[str]:
         return [row.name for row in self.state.datasets]
@@ -264,7 +267,7 @@ class DefinitionsController(Controller):
         answer: str = "edit",
         review: Callable[[], Coroutine[Any, Any, str]] | None = None,
         *,
-        rejects: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Edit a new manifest until it is added, discarded or saved for later.
 
@@ -274,7 +277,7 @@ class DefinitionsController(Controller):
             answer: the first step: ``edit``, ``add``, ``unchecked``, ``discard`` or ``leave``.
             review: returns the next step if the manifest was not edited. Without it, an unedited manifest is
                 discarded.
-            rejects: whether pulls of the new datasets leave out bad rows.
+            settings: settings of the new datasets, with their values.
         """
         line: int | None = draft.find_line("name")
         edited = False
@@ -310,8 +313,8 @@ class DefinitionsController(Controller):
                     manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
                 )
                 await asyncio.to_thread(self.workspace.record_manifest, names, path)
-                for name in names.values() if rejects else ():
-                    await self._reject_bad_rows(name)
+                for name in names.values():
+                    await self._change_settings(name, settings or {})
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
                 return
         await self._keep_or_discard(draft.path, discard=answer == "discard")
@@ -339,9 +342,10 @@ class DefinitionsController(Controller):
             error = next_error
         return False, *await self._show_problem(error, path, answers)
 
-    async def _reject_bad_rows(self, name: str) -> None:
+    async def _change_settings(self, name: str, settings: Mapping[str, str]) -> None:
         try:
-            await asyncio.to_thread(self.workspace.change_setting, f"onBadRows.{name}", "reject")
+            for key, value in settings.items():
+                await asyncio.to_thread(self.workspace.change_setting, f"{key}.{name}", value)
         except OdfError as error:
             self.host.notice(error_with_hint(error), "bad")
 

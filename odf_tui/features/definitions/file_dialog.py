@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -24,7 +23,7 @@ from odf_engine.api import (
     InferredFile,
     Reporter,
     infer_file,
-    time_parser,
+    parsed_text,
 )
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import Cancelled
@@ -59,6 +58,7 @@ class ImportedFile(msgspec.Struct, frozen=True):
         problem: why the file cannot be read.
         edits: whether the user edits the manifest next.
         rejects: whether pulls leave out bad rows (setting ``onBadRows``) instead of failing.
+        caps: whether the watermark ignores the future times of a forecast (setting ``watermark.maxAhead``).
     """
 
     found: InferredFile | None
@@ -66,19 +66,15 @@ class ImportedFile(msgspec.Struct, frozen=True):
     problem: str = ""
     edits: bool = False
     rejects: bool = False
+    caps: bool = False
 
-
-def parsed_text(value: str | None, column: InferredColumn) -> str:
-    """Return the text of a value after the conversion from the format of its column."""
-    if value is None:
-        return "null"
-    form = column.form
-    if not form or value in column.invalid or form.startswith("epoch"):
-        return value
-    if column.type in _NUMBERS:
-        plain = re.sub("[ \u00a0\u202f]" if form[1] == " " else re.escape(form[1]), "", value)
-        return plain.replace(",", ".") if form.endswith(",5") else plain
-    return time_parser(form)(value) or value
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the new dataset, with their values."""
+        settings = {"onBadRows": "reject"} if self.rejects else {}
+        if self.found is not None and self.found.is_forecast and not self.caps:
+            settings["watermark.maxAhead"] = "none"
+        return settings
 
 
 class RawLines(LineScroll):
@@ -246,6 +242,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         load: reads the sample of the file; it may take a while.
         choices: the first choices.
         rejects: the first choice whether bad rows are left out.
+        caps: the first choice whether the watermark ignores times in the future.
     """
 
     AUTO_FOCUS = ""
@@ -266,6 +263,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         Binding("b", "list_bad_rows", "list the bad rows, and go to one", show=False),
         Binding("n", "next_bad_row(1)", "next bad row", show=False),
         Binding("N", "next_bad_row(-1)", "previous bad row", show=False),
+        Binding("w", "toggle_cap", "the watermark follows times in the future, or not", show=False),
         Binding("x", "toggle_rejects", "pulls fail at bad rows, or leave them out", show=False),
         Binding("a", "reset", "discard all choices", show=False),
         *LINE_KEYS,
@@ -290,9 +288,10 @@ class DataFileDialog(Dialog[ImportedFile]):
         choices: FileChoices | None = None,
         *,
         rejects: bool = False,
+        caps: bool = False,
     ) -> None:
         super().__init__()
-        self._rejects = rejects
+        self._rejects, self._caps = rejects, caps
         self._title, self._load = title, load
         self._choices = choices or FileChoices()
         self._sample: FileSample | None = None
@@ -406,6 +405,14 @@ class DataFileDialog(Dialog[ImportedFile]):
              ("  ", ""), ("i", "key"), (" time ", "muted"), (printable(file.time) or "none", "strong")],
             [(" ", ""), ("m", "key"), (" merge ", "muted"), (file.merge, "strong"),
              (f": {_MERGE_REMARKS[file.merge]}", style if file.merge == "Append" else "muted")],
+            *([self._forecast_spans()] if file.is_forecast else []),
+        ]  # fmt: skip
+
+    def _forecast_spans(self) -> list[Span]:
+        verb = "ignores" if self._caps else "follows"
+        return [
+            (" ", ""), ("w", "key"), (" watermark ", "muted"), (verb, "strong"),
+            (" times in the future: most times are, as in forecasts", "muted"),
         ]  # fmt: skip
 
     def on_line_view_moved(self) -> None:
@@ -430,7 +437,11 @@ class DataFileDialog(Dialog[ImportedFile]):
     def action_accept(self, edits: bool) -> None:
         """Close with the result."""
         if self._found is not None or (edits and self._problem):
-            self.dismiss(ImportedFile(self._found, self._choices, self._problem, edits, self._rejects))
+            self.dismiss(
+                ImportedFile(
+                    self._found, self._choices, self._problem, edits, rejects=self._rejects, caps=self._caps
+                )
+            )
 
     def action_leave(self) -> None:
         """Close without a result."""
@@ -584,6 +595,14 @@ class DataFileDialog(Dialog[ImportedFile]):
 
         choices = [Choice(encoding, encoding) for encoding in ENCODINGS]
         self.app.push_screen(PickerDialog("Encoding", choices, typing=True), chosen)
+
+    def action_toggle_cap(self) -> None:
+        """Let the watermark follow times in the future, or ignore them."""
+        if self._found is None or not self._found.is_forecast:
+            self.show_notice("most event times are not in the future: the watermark follows the others")
+            return
+        self._caps = not self._caps
+        self._show()
 
     def action_toggle_rejects(self) -> None:
         """Leave out bad rows in pulls, or fail at them."""

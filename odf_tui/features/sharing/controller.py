@@ -27,6 +27,7 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
 from odf_tui.features.sharing.repository_browser import ListedDataset, RepositoryBrowser
 from odf_tui.services.controller import Controller, dataset_task, task
+from odf_tui.state.model import sort_by_dependency
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
 from odf_tui.text.remotes import (
     diverged_remotes,
@@ -87,7 +88,7 @@ class SharingController(Controller):
             return
         remotes = push_remotes(row.remotes)
         if len(remotes) == 1:
-            self._push(row, remotes[0].url, remotes[0].label)
+            self._push_to(row, NamedUrl(remotes[0].label, remotes[0].url))
         else:
             self.push_to_address()
 
@@ -96,10 +97,30 @@ class SharingController(Controller):
         """Push the selected dataset to an address that the user chooses."""
         address = await self._choose_push_address(row, f"Push {row.name} to")
         if address is not None:
-            self._push(row, address.url, address.name)
+            await self._push(row, address)
 
-    def _push(self, row: DatasetRow, url: str, label: str) -> None:
-        self.jobs.submit([(Push(dataset=row.id, url=url), row.name)], f", to {label}")
+    @task
+    async def _push_to(self, row: DatasetRow, address: NamedUrl) -> None:
+        await self._push(row, address)
+
+    async def _push(self, row: DatasetRow, address: NamedUrl) -> None:
+        """Push a dataset, and its inputs if the user agrees: nobody can replay its query without them."""
+        pushes = [(row, address)]
+        repositories = await asyncio.to_thread(self.workspace.repositories)
+        inputs = unpushed_inputs(row, self.state.datasets, repositories, address.url)
+        if inputs:
+            names = ", ".join(source.name for source, _ in inputs)
+            choices = [
+                Choice("inputs", f"push {count_of(len(inputs), 'input')} first: {names}", ("i",), "i"),
+                Choice("alone", f"push {row.name} only", ("o",), "o"),
+            ]
+            title = f"{row.name}: the repository does not have the newest blocks of its inputs"
+            answer = await self.host.ask(PickerDialog(printable(title), choices, typing=False))
+            if answer is None:
+                return
+            pushes = [*(inputs if answer == "inputs" else ()), *pushes]
+        requests = [(Push(dataset=source.id, url=target.url), source.name) for source, target in pushes]
+        self.jobs.submit(requests, f", to {address.name}")
 
     async def _choose_push_address(self, row: DatasetRow, title: str, without: str = "") -> NamedUrl | None:
         """Return a writable address: a push remote, one in a repository, or a typed one. None if cancelled.
@@ -424,6 +445,33 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
 def address_in_repository(repository: NamedUrl, dataset: str) -> NamedUrl:
     """Return ``repository/name`` and the URL of a dataset in a repository."""
     return NamedUrl(f"{repository.name}/{dataset}", f"{repository.url}{quote(dataset)}/")
+
+
+def unpushed_inputs(
+    row: DatasetRow, rows: Sequence[DatasetRow], repositories: Sequence[NamedUrl], url: str
+) -> list[tuple[DatasetRow, NamedUrl]]:
+    """Return the inputs whose newest blocks a repository does not have, with addresses, upstream first.
+
+    Inputs that are pulled from a remote belong to another publisher and are left out.
+
+    Args:
+        row: the dataset that is pushed.
+        rows: all datasets.
+        repositories: the known repositories.
+        url: the address of the dataset. Outside of the repositories, there is no address for inputs.
+    """
+    repository = next((known for known in repositories if url.startswith(known.url)), None)
+    if repository is None:
+        return []
+    by_id = {known.id: known for known in rows}
+    inputs: list[tuple[DatasetRow, NamedUrl]] = []
+    for key in sort_by_dependency(rows, [row.id]):
+        source = by_id.get(key, row)
+        address = address_in_repository(repository, source.name)
+        is_current = any(known.url == address.url and known.relation == "equal" for known in source.remotes)
+        if source.id != row.id and not (source.missing or source.has_pull_remote or is_current):
+            inputs.append((source, address))
+    return inputs
 
 
 def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Callable[[str], str]:

@@ -21,6 +21,7 @@ from odf_engine.api.text import (
     format_zoned_time,
     printable,
     short_hash,
+    signer_text,
     zone_label,
 )
 from odf_tui.state.model import ShownFinding, Verdict
@@ -72,7 +73,7 @@ class BlocksView(LineView):
         error: why the chain cannot be read.
         broken: whether the chain breaks at its oldest listed block.
         findings: findings of the newest verification, by the hash of the block.
-        proven: hashes of the blocks that the owner of the dataset signed.
+        signers: who signed blocks with the dataset's key, by the hash of the block.
     """
 
     headed = True
@@ -88,7 +89,7 @@ class BlocksView(LineView):
         self.error = ""
         self.broken = False
         self.findings: Mapping[str, ShownFinding] = {}
-        self.proven: frozenset[str] = frozenset()
+        self.signers: Mapping[str, str] = {}
         self._count: int | None = None  # how many blocks match the filter; None: unknown
         self._pages: OrderedDict[int, tuple[BlockLine, ...]] = OrderedDict()
         self._stale: set[int] = set()  # pages that were read before the chain changed
@@ -97,7 +98,7 @@ class BlocksView(LineView):
     def open(self, dataset: str, total: int) -> None:
         """Show the chain of a dataset. For the same dataset, the cursor stays on its block."""
         if dataset != self.dataset:
-            self.dataset, self.findings, self.proven = dataset, {}, frozenset()
+            self.dataset, self.findings, self.signers = dataset, {}, {}
             self._clear()
         elif self.cursor and total > self.total and not self.block_filter:
             self.cursor += total - self.total  # the cursor stays on its block
@@ -143,7 +144,7 @@ class BlocksView(LineView):
             before = self._count
             if page.broken != self.broken:
                 self._pages.clear()
-            self.broken, self.proven = page.broken, page.proven
+            self.broken, self.signers = page.broken, page.signers
             if self.block_filter or self.broken or not self.total:
                 self._count = page.total
                 if self.cursor and before is not None and page.total > before:
@@ -236,7 +237,7 @@ class BlocksView(LineView):
             number = "" if self.block_filter or self.broken else str(position)
             return self._columns("", number, "…", "", ("", ""), "", ["muted"] * 5)
         has_problem = block.broken or block.hash in self.findings
-        signed = block.hash in self.proven
+        signed = block.hash in self.signers
         name = "bad" if has_problem else _EVENT_STYLES.get(block.event, "")
         return self._columns(
             FINDING_MARK if has_problem else PROOF_MARK if signed else "",
@@ -353,8 +354,8 @@ class BlocksPane(Pane):
             parts.append(f"{FINDING_MARK} {count_of(self._finding_count, 'finding')}")
         if block is not None and (finding := view.findings.get(block.hash)) is not None:
             parts.append(f"{finding.kind}: {finding.message}")
-        elif block is not None and block.hash in view.proven:
-            parts.append(f"{PROOF_MARK} signed by the dataset's owner")
+        elif block is not None and block.hash in view.signers:
+            parts.append(f"{PROOF_MARK} signed {signer_text(view.signers[block.hash])}")
         elif block is not None and block.time:
             when = format_zoned_time(block.time, seconds=True)
             parts.append(f"block {format_count(block.sequence_number)} committed {when}")
