@@ -412,7 +412,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         verb = "ignores" if self._caps else "follows"
         return [
             (" ", ""), ("w", "key"), (" watermark ", "muted"), (verb, "strong"),
-            (" times in the future: most times are, as in forecasts", "muted"),
+            (" times in the future: most rows have one, as in a forecast", "muted"),
         ]  # fmt: skip
 
     def on_line_view_moved(self) -> None:
