@@ -1,32 +1,23 @@
-"""Evaluation of rules about keys: unique within a dataset, reference to another dataset.
-
-The keys of the new rows are grouped in memory, at most ``_MAX_BYTES`` at a time. More keys are divided into
-partitions by a hash, with one pass over the slices for each. Rows of other slices are streamed and joined.
-"""
+"""Evaluation of rules about keys: unique within a dataset, reference to another dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.acero as acero
 from pyarrow import types
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.checks.row_rules import MAX_SAMPLE, RuleFinding, sample_rows
-from odf_engine.data.arrow_compute import hash_values, pc
+from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet.parquet_reader import max_in_footer, open_parquet
 from odf_engine.data.parquet.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
-
-_MAX_BYTES: Final = 128 << 20
-_COUNT: Final = "odf_count"
-_FIRST: Final = "odf_first"
-_WEIGHT: Final = "odf_weight"
+from odf_engine.rows.database import Database, comparable, open_database
 
 
 class KeyedRows(NamedTuple):
@@ -53,29 +44,26 @@ def select_examined(batch: pa.RecordBatch, operations: str) -> pa.RecordBatch:
 
 
 def find_repeated_keys(
-    new: KeyedRows, history: Sequence[Path], *, within_slice: bool, reporter: Reporter
+    new: KeyedRows, history: Sequence[Path], folder: Path, reporter: Reporter, *, within_slice: bool
 ) -> RuleFinding | None:
     """Find new rows whose key occurs in another row.
 
     Args:
         new: the new rows.
         history: the other slices of the dataset.
-        within_slice: compare the new rows only among themselves.
+        folder: for temporary files.
         reporter: cancels the search.
+        within_slice: compare the new rows only among themselves.
     """
     if _is_increasing(new, () if within_slice else history, reporter):
         return None
-    result = _KeyResult(new, f"with a repeated value of {', '.join(new.columns)}")
-    stored = KeyedRows([*history, *new.paths], new.columns, new.vocab)
-    simple = within_slice or (not history and not _has_retractions(new))
-    for keys in _grouped_keys(new, reporter):
-        if simple:
-            result.add(keys.filter(pc.greater(keys[_COUNT], 1)))
-        else:
-            live = _live_counts(keys, stored, new.columns, reporter)
-            repeated = live.filter(pc.greater(live[_WEIGHT], 1)).select(list(new.columns))
-            result.add(keys.join(repeated, list(new.columns), join_type="left semi"))
-    return result.finish()
+    with open_database(folder, reporter) as database:
+        search = _KeySearch(database, new, reporter)
+        repeated = f"with a repeated value of {', '.join(new.columns)}"
+        if within_slice or (not history and not _has_retractions(new)):
+            return search.find("rows > 1", repeated)
+        search.count_live(KeyedRows([*history, *new.paths], new.columns, new.vocab))
+        return search.find("live > 1", repeated)
 
 
 def _is_increasing(new: KeyedRows, history: Sequence[Path], reporter: Reporter) -> bool:
@@ -120,49 +108,23 @@ def _is_ordered(data_type: pa.DataType) -> bool:
     return is_number or types.is_timestamp(data_type) or types.is_date(data_type)
 
 
-def find_missing_keys(new: KeyedRows, other: KeyedRows, name: str, reporter: Reporter) -> RuleFinding | None:
+def find_missing_keys(
+    new: KeyedRows, other: KeyedRows, name: str, folder: Path, reporter: Reporter
+) -> RuleFinding | None:
     """Find new rows whose key is not in another dataset.
 
     Args:
         new: the new rows.
         other: the rows of the other dataset; its columns correspond to the columns of ``new``.
         name: name of the other dataset in messages.
+        folder: for temporary files.
         reporter: cancels the search.
     """
-    result = _KeyResult(new, f"with a value of {', '.join(new.columns)} that is not in {name}")
-    for keys in _grouped_keys(new, reporter):
-        live = _live_counts(keys, other, new.columns, reporter)
-        known = live.filter(pc.greater(live[_WEIGHT], 0)).select(list(new.columns))
-        result.add(keys.join(known, list(new.columns), join_type="left anti"))
-    return result.finish()
-
-
-class _KeyResult:
-    """Collects keys that violate a rule."""
-
-    def __init__(self, new: KeyedRows, problem: str) -> None:
-        self._new, self._problem = new, problem
-        self._failing = 0
-        self._first: pa.Table | None = None
-
-    def add(self, keys: pa.Table) -> None:
-        """Add keys with the number of their rows and the offset of the first."""
-        if not keys.num_rows:
-            return
-        self._failing += pc.sum(keys[_COUNT]).as_py()
-        first = keys.select([_FIRST, *self._new.columns])
-        if self._first is not None:
-            first = pa.concat_tables([self._first, first])
-        self._first = first.sort_by(_FIRST).slice(0, MAX_SAMPLE).combine_chunks()
-
-    def finish(self) -> RuleFinding | None:
-        """Return what was found, or None if nothing was added."""
-        if self._first is None:
-            return None
-        columns = list(self._new.columns)
-        (batch,) = self._first.rename_columns(["offset", *columns]).to_batches()
-        message = f"{count_of(self._failing, 'row')} {self._problem}"
-        return RuleFinding(self._failing, message, sample_rows(batch, "offset", columns))
+    with open_database(folder, reporter) as database:
+        search = _KeySearch(database, new, reporter)
+        search.count_live(other)
+        problem = f"with a value of {', '.join(new.columns)} that is not in {name}"
+        return search.find("live IS NULL OR live <= 0", problem)
 
 
 def _has_retractions(rows: KeyedRows) -> bool:
@@ -174,100 +136,100 @@ def _has_retractions(rows: KeyedRows) -> bool:
     )
 
 
-def _grouped_keys(rows: KeyedRows, reporter: Reporter) -> Iterator[pa.Table]:
-    """Yield the distinct keys without nulls, each with its number of rows and the offset of the first."""
-    size = sum(_column_bytes(path, rows.columns) for path in rows.paths)
-    partitions = size // _MAX_BYTES + 1
-    keys = list(rows.columns)
-    offset, operations = rows.vocab.offset_column, rows.vocab.operation_type_column
-
-    def batches(partition: int) -> Iterator[pa.RecordBatch]:
-        for path in rows.paths:
-            for batch in read_batches(path, [*keys, offset, operations]):
-                reporter.raise_if_cancelled()
-                batch = select_examined(batch, operations).select([*keys, offset])
-                if any(batch.column(name).null_count for name in keys):
-                    batch = batch.filter(reduce(pc.and_, (pc.is_valid(batch.column(name)) for name in keys)))
-                if partitions > 1:
-                    hashed = reduce(pc.bit_wise_xor, (hash_values(batch.column(name)) for name in keys))
-                    # Arrow has no remainder for unsigned integers.
-                    quotient = pc.divide(hashed, pa.scalar(partitions, pa.uint64()))
-                    number = pc.subtract(hashed, pc.multiply(quotient, pa.scalar(partitions, pa.uint64())))
-                    batch = batch.filter(pc.equal(number, pa.scalar(partition, pa.uint64())))
-                yield batch
-
-    aggregates = [(offset, "hash_count", None, _COUNT), (offset, "hash_min", None, _FIRST)]
-    for partition in range(partitions):
-        yield _aggregate(batches(partition), keys, aggregates)
-
-
-def _column_bytes(path: Path, columns: Sequence[str]) -> int:
-    """Return the uncompressed size of columns of a file in bytes."""
-    with open_parquet(path) as file:
-        metadata = file.metadata
-        return sum(
-            metadata.row_group(group).column(index).total_uncompressed_size
-            for group in range(metadata.num_row_groups)
-            for index in range(metadata.num_columns)
-            if metadata.row_group(group).column(index).path_in_schema.split(".")[0] in columns
-        )
-
-
-def _live_counts(keys: pa.Table, rows: KeyedRows, names: Sequence[str], reporter: Reporter) -> pa.Table:
-    """Return the number of rows that are not retracted, for each key that occurs in rows.
+class _KeySearch:
+    """Groups the keys of new rows, without nulls, and finds those that violate a rule.
 
     Args:
-        keys: the keys, in columns ``names``.
-        rows: the rows, with columns that correspond to ``names``.
-        names: names of the columns of the result.
+        database: for this search.
+        new: the new rows.
         reporter: cancels the search.
     """
-    wanted = keys.select(list(names))
-    schema = wanted.schema.append(pa.field(_WEIGHT, pa.int64()))
-    operations = rows.vocab.operation_type_column
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def __init__(self, database: Database, new: KeyedRows, reporter: Reporter) -> None:
+        self._database, self._new, self._reporter = database, new, reporter
+        self._names = [f"k{at}" for at in range(len(new.columns))]
+        self._types: list[pa.DataType] = []
+        keys = ", ".join(self._names)
+        database.execute(
+            f"""CREATE TABLE keys AS
+            SELECT {keys}, count(*) AS rows, min("offset") AS first FROM new GROUP BY {keys}""",
+            new=self._new_rows(),
+        )
+        database.execute("CREATE VIEW judged AS SELECT *, NULL::BIGINT AS live FROM keys")
+
+    def count_live(self, rows: KeyedRows) -> None:
+        """Count for each key the rows that are not retracted; ``rows`` has corresponding columns."""
+        keys = ", ".join(self._names)
+        self._database.execute(
+            f"""CREATE TABLE counts AS
+            SELECT {keys}, sum(weight)::BIGINT AS live FROM stored SEMI JOIN keys USING ({keys})
+            GROUP BY {keys}""",
+            stored=self._weighted_rows(rows),
+        )
+        self._database.execute(
+            f"CREATE OR REPLACE VIEW judged AS SELECT * FROM keys LEFT JOIN counts USING ({keys})"
+        )
+
+    def find(self, violation: str, problem: str) -> RuleFinding | None:
+        """Return the new rows whose key fulfils a condition, or None if there are none.
+
+        Args:
+            violation: a condition over ``rows``, the number of new rows of the key, and ``live``.
+            problem: follows the number of rows in the message.
+        """
+        sql = f"""
+            SELECT (sum(rows) OVER ())::BIGINT AS failing, first FROM judged
+            WHERE {violation} ORDER BY first LIMIT {MAX_SAMPLE}"""
+        batches = [batch for batch in self._database.query(sql) if batch.num_rows]
+        if not batches:
+            return None
+        failing = batches[0].column("failing")[0].as_py()
+        offsets = [first for batch in batches for first in batch.column("first").to_pylist()]
+        return RuleFinding(failing, f"{count_of(failing, 'row')} {problem}", self._sample(offsets))
+
+    def _sample(self, offsets: Sequence[int]) -> list[dict[str, str | None]]:
+        columns, offset = list(self._new.columns), self._new.vocab.offset_column
+        sample: list[dict[str, str | None]] = []
+        for path in self._new.paths:
+            for batch in read_batches(path, [*columns, offset]):
+                self._reporter.raise_if_cancelled()
+                wanted = pc.is_in(batch.column(offset), pa.array(offsets, batch.column(offset).type))
+                sample += sample_rows(batch.filter(wanted), offset, columns)
+                if len(sample) == len(offsets):
+                    return sample
+        return sample
+
+    def _new_rows(self) -> Iterator[pa.Table]:
+        columns, vocab = self._new.columns, self._new.vocab
+        offset, operations = vocab.offset_column, vocab.operation_type_column
+        for path in self._new.paths:
+            for batch in read_batches(path, [*columns, offset, operations]):
+                self._reporter.raise_if_cancelled()
+                self._types = [batch.column(name).type for name in columns]
+                batch = select_examined(batch, operations)
+                if any(batch.column(name).null_count for name in columns):
+                    valid = (pc.is_valid(batch.column(name)) for name in columns)
+                    batch = batch.filter(reduce(pc.and_, valid))
+                keys = zip(self._names, (comparable(batch.column(name)) for name in columns), strict=True)
+                yield pa.table({**dict(keys), "offset": batch.column(offset).cast(pa.int64())})
+
+    def _weighted_rows(self, rows: KeyedRows) -> Iterator[pa.Table]:
+        """Yield keys in the types of the new rows, with 1 for added rows and -1 for retracted ones."""
+        operations = rows.vocab.operation_type_column
+        empty = [comparable(pa.nulls(0, data_type)) for data_type in self._types]
+        yield pa.table([*empty, pa.array([], pa.int64())], [*self._names, "weight"])
         for path in rows.paths:
             with open_parquet(path) as file:
                 known = file.schema_arrow.names
             if not set(rows.columns) <= set(known):
                 continue
             for batch in read_batches(path, [*rows.columns, operations]):
-                reporter.raise_if_cancelled()
+                self._reporter.raise_if_cancelled()
                 column = batch.column(operations)
                 adds = pc.is_in(column, pa.array([Op.APPEND, Op.CORRECT_TO], column.type))
-                weights = pc.if_else(adds, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
-                columns = [
-                    batch.column(own).cast(wanted.schema.field(name).type)
-                    for own, name in zip(rows.columns, names, strict=True)
+                keys = [
+                    comparable(batch.column(name).cast(data_type))
+                    for name, data_type in zip(rows.columns, self._types, strict=True)
                 ]
-                yield pa.RecordBatch.from_arrays([*columns, weights], schema=schema)
-
-    right = acero.Declaration("table_source", acero.TableSourceNodeOptions(wanted))
-    join = acero.Declaration(
-        "hashjoin",
-        acero.HashJoinNodeOptions("left semi", list(names), list(names)),
-        inputs=[_source(schema, batches()), right],
-    )
-    return _to_table(join, list(names), [(_WEIGHT, "hash_sum", None, _WEIGHT)])
-
-
-def _aggregate(batches: Iterator[pa.RecordBatch], keys: list[str], aggregates: list[Any]) -> pa.Table:
-    first = next(batches)
-    stream = _chain(first, batches)
-    return _to_table(_source(first.schema, stream), keys, aggregates)
-
-
-def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
-def _source(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> acero.Declaration:
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    return acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))
-
-
-def _to_table(source: acero.Declaration, keys: list[str], aggregates: list[Any]) -> pa.Table:
-    options = acero.AggregateNodeOptions(aggregates, keys)
-    return acero.Declaration.from_sequence([source, acero.Declaration("aggregate", options)]).to_table()
+                weights = pc.if_else(adds, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
+                yield pa.table([*keys, weights], [*self._names, "weight"])

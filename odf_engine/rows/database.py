@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.files import ensure_folder
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import python_values
@@ -81,14 +82,24 @@ class Database:
             OdfError: the temporary files need more space than the disk has, or an error of a stream.
             Cancelled: the reporter was cancelled.
         """
+        with self._registered(tables):
+            for batch in self._connection.sql(sql).to_arrow_reader(_BATCH_ROWS):
+                self._reporter.raise_if_cancelled()
+                yield batch
+
+    def execute(self, sql: str, **tables: Iterable[pa.Table]) -> None:
+        """Run a statement without a result over streams of rows. See :meth:`query`."""
+        with self._registered(tables):
+            self._connection.execute(sql)
+
+    @contextmanager
+    def _registered(self, tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[None]:
         streams = {name: _Stream(parts) for name, parts in tables.items()}
         try:
             for name, stream in streams.items():
                 self._connection.register(name, stream.reader)
             with self._reporter.on_cancel(self._connection.interrupt):
-                for batch in self._connection.sql(sql).to_arrow_reader(_BATCH_ROWS):
-                    self._reporter.raise_if_cancelled()
-                    yield batch
+                yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             for stream in streams.values():
                 if stream.error is not None:
@@ -112,6 +123,7 @@ def open_database(folder: Path, reporter: Reporter, memory: int = MEMORY) -> Ite
         reporter: can cancel.
         memory: limit of its memory in bytes.
     """
+    ensure_folder(folder)
     with ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".rows-"))
         connection = stack.enter_context(
@@ -128,6 +140,8 @@ def open_database(folder: Path, reporter: Reporter, memory: int = MEMORY) -> Ite
             )
         )
         connection.execute("SET enable_external_access = false")  # after the folder is set
+        # The sizes of streams are unknown: the right side of a join is the smaller one, as written.
+        connection.execute("SET disabled_optimizers = 'build_side_probe_side'")
         yield Database(connection, reporter)
 
 

@@ -133,7 +133,7 @@ def test_duplicate_keys_are_counted_across_slices(
         assert written is not None
         paths.append(written.path)
     rows = key_rules.KeyedRows(paths[-1:], ["id"], DEFAULT_VOCABULARY)
-    found = key_rules.find_repeated_keys(rows, paths[:-1], within_slice=False, reporter=Reporter())
+    found = key_rules.find_repeated_keys(rows, paths[:-1], tmp_path, Reporter(), within_slice=False)
     assert (found.failing if found else 0) == failing
 
 
@@ -187,8 +187,7 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
     unique = next(result for result in rejected.report.results if result.rule == "Unique(id)")
     assert unique.sample == [{"offset": "2", "id": "1"}, {"offset": "4", "id": "4"}]
 
-    # With a warning the rows are committed; keys are divided into partitions if they are large.
-    monkeypatch.setattr(key_rules, "_MAX_BYTES", 1)
+    # With a warning the rows are committed.
     warn = "- {kind: Unique, columns: [name, day], onFailure: warn}\n"
     add(pulled, "good", "data", warn + "- {kind: Unique, columns: [id], within: slice}")
     pulled.write("in/2.ndjson", rows((1, "a", 5, "2024-01-01"), (2, "a", 5, "2024-01-02")))
