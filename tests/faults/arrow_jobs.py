@@ -191,6 +191,9 @@ class ArrowEngine:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
+    def find_external(self, name: str) -> None:
+        """Return no external engine."""
+
     def run(
         self,
         operation: Operation,

@@ -124,12 +124,12 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     (
         Validate("kind: x"),
         ValidateResult("days", True, "a remark", ["n BIGINT"], ["n"], "kept", 7, "a warning"),
-        "name checked message schema new state reads warning",
+        "name checked message schema new state reads warning changes",
     ),
     (
         Update("x", "kind: x"),
         UpdateResult("days", "updated", "f15", "f16", 2, 7, "kept", [AppendedEvent("SetInfo", ["+ a: b"])]),
-        "name status old_head new_head blocks records state changes message",
+        "name status old_head new_head blocks records state changes message definition",
     ),
     (
         Query("SELECT 1"),
