@@ -21,7 +21,7 @@ from pyarrow import types
 from odf_engine.base.files import ensure_folder
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
-from odf_engine.data.arrow_compute import python_values
+from odf_engine.data.arrow_compute import decode_array, python_values
 from odf_engine.errors import OdfError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def comparable(column: pa.Array) -> pa.Array:
     Floats become their bits, so that NaN is equal to itself, and ``-0.0`` is not equal to ``0.0``. Texts
     become bytes, times become numbers, and nested values become texts.
     """
+    column = decode_array(column)
     data_type = column.type
     if types.is_floating(data_type):
         return column.view(_FLOATS[data_type.bit_width])

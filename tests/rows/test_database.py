@@ -26,6 +26,7 @@ _WIDE = st.sampled_from([Decimal(0), Decimal(10) ** 60, Decimal(10) ** 60 + 1])
 _VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.string(): _TEXTS,
     pa.large_string(): _TEXTS,
+    pa.dictionary(pa.int32(), pa.string()): _TEXTS,
     pa.binary(): st.sampled_from([b"", b"\0", b"\xff", b"a"]),
     pa.binary(2): st.sampled_from([b"\0\0", b"\0\1"]),
     pa.float64(): _FLOATS,
