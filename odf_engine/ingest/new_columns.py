@@ -284,7 +284,7 @@ class _SourceExtension:
             self.session, self.folder, memory, context.reporter, context.find_engine, self.declared
         )
         result = preprocess(shared, frame, step)
-        assert result is not None  # the columns of a result without rows are those of the dataset
+        assert result is not None  # a result without rows has the dataset columns
         return result
 
     def _new_columns(self, source: Source, columns: pa.Schema | None, result: pa.Schema) -> list[pa.Field]:

@@ -485,7 +485,7 @@ class PayloadJob:
         """Return the inputs of the merge, which have the complete schema of the slices.
 
         Raises:
-            InvalidSchema: the columns differ from those of the dataset.
+            InvalidSchema: the columns differ from the dataset columns.
         """
         result, read_columns = opened
         hashes = {name: str(link) for name, link in self._attached.items()}

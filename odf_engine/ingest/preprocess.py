@@ -159,7 +159,7 @@ def _run_datafusion(
 def _run_external(
     engine: RawQueryEngine, context: PreprocessContext, frame: DataFrame, step: Sql
 ) -> PreprocessedRows | None:
-    """Run a query with an external engine. The rows keep the order in which it returns them."""
+    """Run a query with an external engine. The rows keep the order of its result."""
     result, columns = context.folder / _RESULT, context.columns
     result.unlink(missing_ok=True)  # without the invalid rows of a file, its query runs again
     read, _ = _write_input(context, frame)

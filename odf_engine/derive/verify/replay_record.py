@@ -44,7 +44,7 @@ class ReplayRecord:
             self._seal = seal("replays")
         self._lock = Lock()
         self._intact: dict[Multihash, int] = {}
-        """The last offset up to which the slices of an input are intact, by the head of the input."""
+        """The last offset of the intact slices of an input, by its head."""
         self._damaged: set[Multihash] = set()
         """Heads of the inputs with a slice that is not."""
 
