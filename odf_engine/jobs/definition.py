@@ -237,7 +237,8 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
 
     @classmethod
     def summarize(cls, result: UpdateResult) -> JobSummary:
-        return JobSummary((result.status or "done") + (f", state {result.state}" if result.state else ""))
+        state = f", state {result.state}" if result.state not in ("", "none") else ""
+        return JobSummary((result.status or "done") + state)
 
 
 def _find_columns(
