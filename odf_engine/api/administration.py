@@ -249,7 +249,7 @@ class Administration(WorkspaceEntries):
         """
         if ownership_proof.is_statement(data):
             raise UsageError(
-                "the file is the hash of a block: its signature would be an ownership proof",
+                "the file is what an ownership proof signs: its signature would be a part of a proof",
                 hint=f"to create a proof, use odf keys prove {dataset} --block HASH",
             )
         key = ownership_proof.load_private_key(self._workspace.keys.private_key_pem(dataset))

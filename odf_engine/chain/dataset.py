@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
@@ -91,8 +91,11 @@ _RESET_REF_PREFIX: Final = "before-reset-"
 _RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find all errors"
 
 
-HeadSigner = Callable[[Path, ChainState], None]
-"""Signs a new head before the reference moves to it. Takes the dataset's folder and the state at the head."""
+HeadSigner = Callable[[Path, ChainState], Path | None]
+"""Signs a new head before the reference moves to it. Takes the dataset's folder and the state at the head.
+
+Returns the file of the signature, or None if the head is not signed.
+"""
 
 
 class _NewBlock(NamedTuple):
@@ -565,9 +568,9 @@ class Dataset:
                 new = self._prepare(state, events, system_time, block_version)
                 head = new[-1].folded.state.head
                 self._store(new, _paths(data), _paths(checkpoint))
-                self._sign(new)
-                self._publish(_objects_of(new), expected_head, head)
-                self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
+                with self._signed(new):
+                    self._publish(_objects_of(new), expected_head, head)
+                    self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
         return self._newest.head
@@ -596,19 +599,15 @@ class Dataset:
             first = self.block(0)
             fork = apply_block(None, first.block, first.hash)
             new = self._prepare(fork, events, system_time, block_version)
-
-            def store() -> None:
-                self._store(new, (), ())
-                self._sign(new)
-
-            self.move_head(
-                new[-1].folded.state,
-                fork,
-                [item.folded for item in new],
-                expected_head=expected_head,
-                backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
-                before_move=store,
-            )
+            with self._signed(new):
+                self.move_head(
+                    new[-1].folded.state,
+                    fork,
+                    [item.folded for item in new],
+                    expected_head=expected_head,
+                    backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
+                    before_move=lambda: self._store(new, (), ()),
+                )
         return new[-1].folded.state.head
 
     def reset(self, block: Multihash, *, expected_head: Multihash) -> None:
@@ -781,9 +780,17 @@ class Dataset:
         store_files(self._objects["checkpoints"], checkpoint, checkpoints)
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
-    def _sign(self, new: Sequence[_NewBlock]) -> None:
-        if self._signer is not None:
-            self._signer(self.folder, new[-1].folded.state)
+    @contextmanager
+    def _signed(self, new: Sequence[_NewBlock]) -> Iterator[None]:
+        """Sign the new head. If it is not committed, such as after a conflict, the signature is removed."""
+        state = new[-1].folded.state
+        proof = None if self._signer is None else self._signer(self.folder, state)
+        try:
+            yield
+        except BaseException:
+            if proof is not None and self.head() != state.head:
+                proof.unlink(missing_ok=True)
+            raise
 
     def _index_blocks(self, before: ChainState | None, new: Sequence[_NewBlock]) -> None:
         """Add new blocks to the index."""

@@ -122,8 +122,13 @@ def create_proof(private_key_pem: str, head: Multihash, actor: str = "") -> Owne
         actor: who signs, see :func:`is_actor`.
 
     Raises:
-        BadData: the text is not an ed25519 private key.
+        BadData: the text is not an ed25519 private key, or the actor is invalid.
     """
+    if not is_actor(actor):
+        raise BadData(
+            f"the actor is not {_MAX_ACTOR} printable characters or fewer",
+            hint="set another name: odf config set signing.actor NAME",
+        )
     key = load_private_key(private_key_pem)
     by = sign(key, _actor_statement(head, actor)) if actor else b""
     return OwnershipProof(dataset_id_of_key(key), head, sign(key, bytes(head)), actor, by)
@@ -283,7 +288,7 @@ def create_and_store_proof(
 
     Raises:
         NotFound: the key does not belong to the dataset.
-        BadData: the text is not an ed25519 private key.
+        BadData: the text is not an ed25519 private key, or the actor is invalid.
         OSError: the proof cannot be written.
     """
     proof = create_proof(private_key_pem, head, actor)

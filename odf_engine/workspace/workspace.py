@@ -38,7 +38,7 @@ from odf_engine.errors import (
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
-from odf_engine.identity.ownership_proof import create_and_store_proof, is_actor
+from odf_engine.identity.ownership_proof import PROOFS_FOLDER, create_and_store_proof, is_actor
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
@@ -575,11 +575,13 @@ class Workspace:
         mirror = DatasetMirror(store, folder, dataset_id.multibase)
         return Dataset(folder, self.index, mirror, signer=self._sign_head)
 
-    def _sign_head(self, folder: Path, state: ChainState) -> None:
+    def _sign_head(self, folder: Path, state: ChainState) -> Path | None:
         """Sign the head of a commit, if ``signing.commits`` is set and the private key is here."""
-        if self.config.signing.commits and self.keys.has_key(state.dataset_id):
-            key = self.keys.private_key_pem(state.dataset_id)
-            create_and_store_proof(folder, state.dataset_id, key, state.head, self.actor)
+        if not self.config.signing.commits or not self.keys.has_key(state.dataset_id):
+            return None
+        key = self.keys.private_key_pem(state.dataset_id)
+        proof = create_and_store_proof(folder, state.dataset_id, key, state.head, self.actor)
+        return folder / PROOFS_FOLDER / str(proof.head)
 
     def _read_catalog(self, max_age: float) -> None:
         """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.

@@ -217,7 +217,7 @@ def _take_columns_guard(situation: Situation) -> str | None:
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
     origin = "query" if row.derivative else "source"
-    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of the {origin}"
+    return None if row.last_pulled else f"{row.name} has no data yet: its {origin} determines the columns"
 
 
 def _trust_guard(situation: Situation) -> str | None:

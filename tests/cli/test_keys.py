@@ -218,6 +218,15 @@ def test_commit_that_cannot_be_signed_changes_nothing(made: Odf) -> None:
     assert made("show", ROOT, "--json").json["head"] == head
 
 
+def test_invalid_actor_fails_before_the_commit(made: Odf) -> None:
+    head = made("show", ROOT, "--json").json["head"]
+    made("config", "set", "signing.commits", "true")
+    made("config", "set", "signing.actor", "Anna\u202e")
+    failed = made("pull", ROOT, "--set-watermark", "2026-01-01T00:00:00Z")
+    assert failed.code == 1 and "odf config set signing.actor NAME" in failed.err
+    assert made("show", ROOT, "--json").json["head"] == head and not (folder(made) / "proofs").exists()
+
+
 def test_commits_without_the_key_are_not_signed(made: Odf, tmp_path: Path) -> None:
     next((tmp_path / ".odf" / "keys").glob("*.pem")).unlink()
     made("config", "set", "signing.commits", "true")

@@ -336,7 +336,7 @@ def test_columns_of_a_dataset_without_data_are_those_of_its_source(source: Scena
     unpulled = replace(root, last_pulled=None)
     assert (
         guard(Situation(dataset=unpulled))
-        == f"{root.name} has no data yet: its columns are those of the source"
+        == f"{root.name} has no data yet: its source determines the columns"
     )
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import set_value
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.references import create_branch, delete_branch, list_branches, promote_branch
@@ -34,6 +35,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.multiformats import base58btc_encode
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.identity.ownership_proof import list_proof_files
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
 from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
@@ -150,6 +152,18 @@ def test_identical_commits_conflict(tmp_path: Path, s3: S3Server) -> None:
         with pytest.raises(Conflict, match="another machine"):
             add_slices(here)
         assert here.dataset.head() == there.dataset.head()
+
+
+def test_commit_that_conflicts_leaves_no_signature(tmp_path: Path) -> None:
+    a, b = machines(tmp_path, (tmp_path / "new").as_uri())
+    a.config = set_value(a.config, "signing.commits", "true")
+    here = make_root(a)
+    add_slices(again(b).resolve("numbers"), city="Basel")
+    signed = list(list_proof_files(here.dataset.folder))
+    assert signed
+    with pytest.raises(Conflict, match="another machine"):
+        add_slices(here)
+    assert list(list_proof_files(here.dataset.folder)) == signed
 
 
 def test_lost_response_to_a_commit_is_no_conflict(tmp_path: Path, s3: S3Server) -> None:
