@@ -202,15 +202,15 @@ class DatasetChecks:
         count: int,
         reporter: Reporter,
     ) -> RuleFinding | None:
-        cache = self._workspace.odf / "cache"
         match rule:
             case Unique(columns=columns, within=within):
-                new = KeyedRows(rows.paths, columns, self._vocab)
-                is_within = within == "slice"
-                return find_repeated_keys(new, rows.history, cache, reporter, within_slice=is_within)
+                new, is_within = KeyedRows(rows.paths, columns, self._vocab), within == "slice"
+                with job_scratch_folder(self._workspace.odf / "cache", "query") as folder:
+                    return find_repeated_keys(new, rows.history, folder, reporter, within_slice=is_within)
             case Reference(columns=columns, dataset=name):
-                new = KeyedRows(rows.paths, columns, self._vocab)
-                return find_missing_keys(new, self._other(check, index, rule), name, cache, reporter)
+                new, other = KeyedRows(rows.paths, columns, self._vocab), self._other(check, index, rule)
+                with job_scratch_folder(self._workspace.odf / "cache", "query") as folder:
+                    return find_missing_keys(new, other, name, folder, reporter)
             case RowCount():
                 return _find_row_count(rule, count, rows.last_rows)
             case Retractions():

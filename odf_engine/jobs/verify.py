@@ -158,8 +158,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
                 engine = stack.enter_context(
                     engine_router.engines_for(workspace, entry, start, is_unpinned=self.compatible)
                 )
-                is_complete = self.compatible or self.first is not None or self.last is not None
-                replayed = replay.Replay(workspace, entry, engine, reporter, None if is_complete else known)
+                replays_all = self.compatible or self.first is not None or self.last is not None
+                replayed = replay.Replay(workspace, entry, engine, reporter, None if replays_all else known)
             report = integrity.verify(entry.dataset, reporter, self.first, self.last, replayed, known)
         head = None
         if report.valid and self.first is None and self.last is None:

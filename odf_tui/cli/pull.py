@@ -31,7 +31,7 @@ import click
 from odf_engine.api import Job, JobState, Pull, Verify
 from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget
 from odf_engine.api.workspace import Workspace
-from odf_engine.errors import UsageError
+from odf_engine.errors import OdfError, UsageError
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures
 from odf_tui.cli.shared.options import (
     DATASET_OR_REMOTE,
@@ -108,10 +108,14 @@ def command(
     plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
     jobs: list[Job] = []
     targets: list[PullTarget] = []
+    problem: OdfError | None = None
     while plan.targets:
         jobs += follow(workspace, plan.requests(request))
         targets += plan.targets
-        plan = workspace.plan_input_pulls(targets) if recursive else PullPlan([])
+        try:
+            plan = workspace.plan_input_pulls(targets) if recursive else PullPlan([])
+        except OdfError as error:  # the datasets before it are pulled
+            plan, problem = PullPlan([]), error
     pulled = list(zip(jobs, targets, strict=True))
     checks = _verify(workspace, jobs, options["branch"]) if verifies else []
     reports = {job.target: report for job in checks if (report := job.result_of(Verify))}
@@ -125,6 +129,8 @@ def command(
         print_reports(list(reports.values()))
 
     show(entries, print_text)
+    if problem is not None:
+        raise problem
     valid = all(report.valid for report in reports.values())
     sys.exit(exit_code([*jobs, *checks]) or (0 if valid else 3))
 

@@ -318,6 +318,7 @@ def test_recursive_pull_of_a_copy_pulls_its_inputs_from_the_repository(
     assert reader("delete", "joe/tides", "days", "weeks", "-y").code == 0
     lost = reader("pull", "-r", "lab/weeks")
     assert lost.code == 1 and f"lab lists no dataset {root.id}" in lost.err
+    assert [line.partition(":")[0] for line in lost.out.splitlines()] == ["weeks", "days"]
     reader("worker", "stop")
 
 
