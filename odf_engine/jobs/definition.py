@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from odf_engine.base.progress import Reporter, size_of
+from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, text_or_none
 from odf_engine.jobs.pull import count_changes
@@ -113,7 +113,9 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
 
     @classmethod
     def summarize(cls, result: ValidateResult) -> JobSummary:
-        text = result.warning or result.message or "query valid"
+        is_source = result.checked and result.schema is None
+        valid = count_of(len(result.new), "new column") if is_source else "query valid"
+        text = result.warning or result.message or valid
         return JobSummary(text, "good" if result.checked and not result.warning else "warn")
 
 
