@@ -18,7 +18,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.datafusion.client import Isolation, QueryOptions, QueryRows, run_query
+from odf_engine.query_process.client import Isolation, QueryOptions, QueryRows, run_query
 from odf_engine.engines.contract import (
     ComputedResult,
     Operation,

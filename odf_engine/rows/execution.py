@@ -13,7 +13,7 @@ from odf_engine.chain.schema_evolution import Declaration, read_declaration
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.datafusion.client import UnknownTable, run_query, storable_rows
+from odf_engine.query_process.client import UnknownTable, run_query, storable_rows
 from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SetDataSchema, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp

@@ -114,7 +114,7 @@ def test_missing_datafusion_is_reported_with_install_hint(
         fused.workspace.add([snapshot("SELECT event_time, x FROM input", name="other")])
     assert refused.value.hint == install
     monkeypatch.undo()
-    monkeypatch.setattr("odf_engine.datafusion.client.find_spec", lambda _: None)
+    monkeypatch.setattr("odf_engine.query_process.client.find_spec", lambda _: None)
     with pytest.raises(Unsupported, match="the engine datafusion is not installed") as failed:
         fused.run(made)
     assert failed.value.hint == install

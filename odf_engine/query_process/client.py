@@ -21,7 +21,7 @@ from odf_engine.chain.normal_form import INSTALL_DATAFUSION, stateful_query_erro
 from odf_engine.data.arrow_compute import python_values
 from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.data.schema_enforcement import cast_lossless, slice_type
-from odf_engine.datafusion.query_request import (
+from odf_engine.query_process.query_request import (
     LISTED_EXTENSION,
     PROPERTIES,
     ErrorReport,
@@ -34,7 +34,7 @@ from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsuppo
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.sql.query_text import make_names_unique
 
-_PROCESS: Final = "odf_engine.datafusion.query_process"
+_PROCESS: Final = "odf_engine.query_process.datafusion_process"
 _MAX_TAIL_BYTES: Final = 1 << 16
 
 

@@ -1,6 +1,6 @@
 """The DataFusion process (``python -m``): runs one query and streams its rows.
 
-See :mod:`odf_engine.datafusion.query_request` for its messages.
+See :mod:`odf_engine.query_process.query_request` for its messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from datafusion import DataFrame, RuntimeEnvBuilder, SessionConfig, SessionContext, SQLOptions, udf
 
-from odf_engine.datafusion.query_request import (
+from odf_engine.query_process.query_request import (
     LISTED_EXTENSION,
     PROPERTIES,
     ErrorReport,
@@ -25,7 +25,7 @@ from odf_engine.datafusion.query_request import (
     QueryTable,
     ResultProperties,
 )
-from odf_engine.datafusion.row_lineage import NotRowByRow, column, is_row_wise, quoted, track_rows
+from odf_engine.query_process.row_lineage import NotRowByRow, column, is_row_wise, quoted, track_rows
 
 _SETTINGS: Final = {
     # Names are case-sensitive, also without quotes.

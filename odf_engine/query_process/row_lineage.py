@@ -11,7 +11,7 @@ from datafusion import DataFrame, Expr, col, literal
 from datafusion.expr import SortExpr
 
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION
-from odf_engine.datafusion.query_request import QueryTable
+from odf_engine.query_process.query_request import QueryTable
 
 _INPUT: Final = "odf_input"
 _OFFSET: Final = "odf_offset"
