@@ -248,8 +248,7 @@ def test_diff_by_key_turns_the_old_state_into_the_new(
         if len(states) < 3:
             return
         wanted = sides(workspace, states, at)
-        how = {"partition_bytes": 40} if small else {}
-        found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter(), **how)
+        found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter())
         state, after = dict(states[at[0]][1]), states[at[1]][1]
         before = dict(state)
         for row in pq.read_table(found.file).to_pylist():
@@ -286,7 +285,7 @@ def test_diff_of_whole_rows_turns_the_old_rows_into_the_new(
             if changes := [change for edits in others for change in edited(state, edits)]:
                 put(_append(), entry, rows(changes))
             wanted, after = resolve_sides(workspace, "stations", "others", states[at[0]][0]), state
-        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter(), partition_bytes=60)
+        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter())
         before = states[at[0]][1]
         counter = Counter(_hashable(key, value) for key, value in before.items())
         for row in pq.read_table(found.file).to_pylist():
