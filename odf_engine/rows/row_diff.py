@@ -352,11 +352,7 @@ class _Comparison:
         """
         columns = result_columns(self._columns)
         fields = dict(self._fields(columns))
-        flags = {
-            f"differs{at}": column.name
-            for at, column in enumerate(columns)
-            if not column.key and column.counts
-        }
+        compared = [(at, column) for at, column in enumerate(columns) if column.counts and not column.key]
         schema = pa.schema(list(fields.values()))
         counts, by_column = Counter[str](), Counter[str]()
         with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
@@ -367,8 +363,8 @@ class _Comparison:
                 writer.write_table(pa.table(values, schema), row_group_size=GROUP_ROWS)
                 for entry in pc.value_counts(batch.column(CHANGE_COLUMN)).to_pylist():
                     counts[entry["values"]] += entry["counts"]
-                for flag, name in flags.items():
-                    by_column[name] += pc.sum(batch.column(flag)).as_py() or 0
+                for at, column in compared:
+                    by_column[column.name] += pc.sum(batch.column(f"differs{at}")).as_py() or 0
                 self._reporter.set_amounts(rows=counts.total())
             added, removed, changed = (counts[change] for change in ("added", "removed", "changed"))
             unchanged = max(total - removed - changed, 0)
