@@ -48,7 +48,7 @@ _BLANKS: Final = " \t\n\r\f\v\u00a0\u202f"
 _SPACES: Final = " \u00a0\u202f"
 _ISO_DATE: Final = r"\d{4}-\d{1,2}-\d{1,2}"
 _ISO_TIME: Final = _ISO_DATE + r"([T ]\d{1,2}:\d\d(:\d\d)?(\.\d{1,9})?( ?(Z|UTC|[+-]\d\d:\d\d))?)?"
-_JSON: Final = ("NdJson", "Json", "GeoJson", "NdGeoJson", "EsriShapefile")
+_JSON_LINES: Final = ("NdJson", "NdGeoJson", "EsriShapefile")
 _TRUE: Final = ("true", "yes", "t", "y")
 _STRPTIME: Final = {
     "yyyy": ("%Y",), "yy": ("%y",), "MMMM": ("%B", "%b"), "MMM": ("%b", "%B"), "MM": ("%m",), "M": ("%m",),
@@ -195,10 +195,14 @@ def raw_relation(files: Sequence[DataFile]) -> str:
     return f"({' UNION ALL BY NAME '.join(parts)})"
 
 
-def invalid_counts_query(files: Sequence[DataFile]) -> str | None:
+def invalid_counts_query(files: Sequence[DataFile], limit: int | None = None) -> str | None:
     """Return a query for the number of values of each column that are not of its type.
 
     The result has one row for each name of a column. Columns of text are absent.
+
+    Args:
+        files: the files.
+        limit: the number of rows to count in, or None for all rows.
 
     Returns:
         The query, or None if all columns are text.
@@ -215,13 +219,28 @@ def invalid_counts_query(files: Sequence[DataFile]) -> str | None:
         names = ", ".join(map(literal, counts))
         values = ", ".join(counts.values())
         if counts:
-            parts.append(
-                f"SELECT unnest([{names}]) AS name, unnest([{values}]) AS invalid"
-                f" FROM {_text_rows(paths, inferred, True)}"
-            )
+            rows = _limited(f"SELECT * FROM {_text_rows(paths, inferred, True)}", limit)
+            parts.append(f"SELECT unnest([{names}]) AS name, unnest([{values}]) AS invalid FROM ({rows})")
     if not parts:
         return None
     return f"SELECT name, sum(invalid)::BIGINT FROM ({' UNION ALL '.join(parts)}) GROUP BY name"
+
+
+def bad_lines_query(files: Sequence[DataFile]) -> str | None:
+    """Return a query for the number of lines of JSON that are not objects, or None without such files."""
+    parts = [
+        f"SELECT json FROM {_json_objects(paths, inferred, True)}"
+        for inferred, paths in _groups(files)
+        if inferred.kind in _JSON_LINES
+    ]
+    rows = " UNION ALL ".join(parts)
+    return (
+        f"SELECT count(*) FROM ({rows}) WHERE json IS NULL OR json_type(json) <> 'OBJECT'" if parts else None
+    )
+
+
+def _limited(query: str, limit: int | None) -> str:
+    return query if limit is None else f"{query} LIMIT {limit}"
 
 
 def column_types(files: Sequence[DataFile], texts: Collection[str] = ()) -> dict[str, str]:
@@ -281,17 +300,23 @@ def _typed_columns(inferred: InferredFile, types: dict[str, str]) -> Iterator[st
 
 def _text_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
     """Return a table expression with the columns c0, c1 … of texts, or of values for Parquet."""
-    names = ", ".join(literal(str(path)) for path in paths)
     columns = inferred.columns
     if inferred.kind == "Parquet":
+        names = _path_list(paths)
         values = ", ".join(f"{quoted(column.source)} AS c{at}" for at, column in enumerate(columns))
-        return f"(SELECT {values} FROM read_parquet([{names}]))"
+        return f"(SELECT {values} FROM read_parquet({names}))"
     if inferred.kind == "Csv":
-        return _csv_rows(names, inferred, skips_bad_lines)
-    return _json_rows(names, inferred, skips_bad_lines)
+        return _csv_rows(paths, inferred, skips_bad_lines)
+    return _json_rows(paths, inferred, skips_bad_lines)
 
 
-def _csv_rows(names: str, inferred: InferredFile, skips_bad_lines: bool) -> str:
+def _path_list(paths: Sequence[Path]) -> str:
+    # Characters such as * are patterns in a path.
+    names = (re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path)) for path in paths)
+    return f"[{', '.join(map(literal, names))}]"
+
+
+def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
     options = {
         "auto_detect": "false",
         "delim": literal(inferred.separator),
@@ -305,12 +330,16 @@ def _csv_rows(names: str, inferred: InferredFile, skips_bad_lines: bool) -> str:
         options["compression"] = "'gzip'"
     if skips_bad_lines:
         options |= {"store_rejects": "true", "rejects_limit": "1000"}
-    return f"read_csv([{names}], {', '.join(f'{key} = {value}' for key, value in options.items())})"
+    return f"read_csv({_path_list(paths)}, {_settings(options)})"
 
 
-def _json_rows(names: str, inferred: InferredFile, skips_bad_lines: bool) -> str:
-    """Return the rows of objects. The JSON pointers of all columns are extracted together."""
-    is_lines = inferred.kind in ("NdJson", "NdGeoJson", "EsriShapefile")
+def _settings(options: dict[str, str]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in options.items())
+
+
+def _json_objects(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
+    """Return the objects of JSON files, or the documents that contain a list of objects."""
+    is_lines = inferred.kind in _JSON_LINES
     path = "features" if inferred.kind == "GeoJson" else inferred.sub_path
     options = {"format": literal("newline_delimited" if is_lines else "unstructured" if path else "array")}
     options["maximum_object_size"] = str(MAX_LINE if is_lines else MAX_DOCUMENT)
@@ -318,12 +347,21 @@ def _json_rows(names: str, inferred: InferredFile, skips_bad_lines: bool) -> str
         options["ignore_errors"] = "true"
     if inferred.compression == "Gzip":
         options["compression"] = "'gzip'"
-    rows = f"read_json_objects([{names}], {', '.join(f'{key} = {value}' for key, value in options.items())})"
+    rows = f"read_json_objects({_path_list(paths)}, {_settings(options)})"
     if path:
         pointer = "".join(f"/{_pointer_part(part)}" for part in path.split("."))
         rows = f"(SELECT unnest(CAST(json_extract(json, {literal(pointer)}) AS JSON[])) AS json FROM {rows})"
+    return rows
+
+
+def _json_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
+    """Return the rows of objects. The JSON pointers of all columns are extracted together."""
+    rows = _json_objects(paths, inferred, skips_bad_lines)
     if skips_bad_lines:
         rows = f"(SELECT json FROM {rows} WHERE json_type(json) = 'OBJECT')"
+    else:
+        error = "error('not an object: ' || left(json::VARCHAR, 80))"
+        rows = f"(SELECT CASE WHEN json_type(json) = 'OBJECT' THEN json ELSE {error} END AS json FROM {rows})"
     is_geo = inferred.kind in ("GeoJson", "NdGeoJson")
     pointers: list[str] = []
     for column in inferred.columns:

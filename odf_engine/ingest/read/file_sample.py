@@ -261,7 +261,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sample"
         with path.open("wb") as file:
-            for piece in _download(url, limit, config, reporter):
+            for piece in download_chunks(url, limit, config, reporter):
                 reporter.raise_if_cancelled()
                 file.write(piece)
         if path.stat().st_size >= limit and whole:
@@ -292,8 +292,13 @@ class _SampleClient(HttpClient):
         return failure
 
 
-def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
-    """Yield at most ``limit`` bytes of a file."""
+def download_chunks(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
+    """Yield at most ``limit`` bytes of a file on a server.
+
+    Raises:
+        SourceUnavailable: the server does not respond, or refuses.
+        Unsupported: the scheme of the URL is unknown.
+    """
     scheme = urlsplit(url).scheme.lower()
     try:
         if scheme in ("http", "https"):
