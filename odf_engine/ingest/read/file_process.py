@@ -33,12 +33,16 @@ from odf_engine.ingest.read.file_relation import (
     quoted,
     raw_relation,
 )
-from odf_engine.ingest.read.file_sample import download_chunks, is_url, split_extensions
+from odf_engine.ingest.read.file_sample import is_url, split_extensions
+from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest
 
 if TYPE_CHECKING:
     import duckdb
+
+    from odf_engine.ingest.read import file_download
 else:
     duckdb = LazyModule("duckdb")
+    file_download = LazyModule("odf_engine.ingest.read.file_download")  # imports network libraries
 
 FIRST_ROWS: Final = 1000
 """Number of rows that are written before all rows are."""
@@ -48,63 +52,6 @@ _NO_LIMIT: Final = 1 << 62
 _PROGRESS_SECONDS: Final = 0.2
 _TEXT_TYPES: Final = ("INTERVAL", "TIME", "TIME WITH TIME ZONE", "UUID", "BIT", "VARIANT", "GEOMETRY", "JSON")
 """Types of DuckDB that are written as text."""
-
-
-class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process does: write the rows of files, or of a query over them, to a Parquet file.
-
-    Attributes:
-        locations: paths or URLs of files.
-        scratch: the folder for the written and all temporary files.
-        output: the name of the written file.
-        first: the name of the file with the first rows, which is written before, or "".
-        limit: the maximum number of rows, or None for all.
-        raw: whether the cells are written as texts, as they are in the file.
-        query: a query whose table ``file`` is the file ``output`` of an earlier request, or "".
-        table: the name of that file.
-    """
-
-    scratch: str
-    output: str
-    locations: list[str] = []
-    first: str = ""
-    limit: int | None = None
-    raw: bool = False
-    query: str = ""
-    table: str = ""
-
-
-class FileColumn(msgspec.Struct, frozen=True):
-    """A column and its type as DDL."""
-
-    name: str
-    type: str
-
-
-class FileEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process reports.
-
-    Attributes:
-        percent: the progress, or None if it is unknown.
-        file: the name of a complete file, or "".
-        rows: the number of its rows.
-        columns: the columns, with the types of the inference.
-        format: the format of the files, in words.
-        notes: what the reader must know: columns that became text, lines that were skipped.
-        error, where, hint: why the process failed.
-        error_kind: the class of the error.
-    """
-
-    percent: float | None = None
-    file: str = ""
-    rows: int = 0
-    columns: list[FileColumn] = []
-    format: str = ""
-    notes: list[str] = []
-    error: str = ""
-    where: str | None = None
-    hint: str | None = None
-    error_kind: str = ""
 
 
 def main() -> None:
@@ -248,7 +195,7 @@ class _FileRun:
         suffixes = "".join(split_extensions(location))
         path = self._scratch / f"download-{len(list(self._scratch.iterdir()))}{suffixes}"
         with path.open("wb") as file:
-            for chunk in download_chunks(location, _NO_LIMIT, FetchConfig(), Reporter()):
+            for chunk in file_download.download_chunks(location, _NO_LIMIT, FetchConfig(), Reporter()):
                 file.write(chunk)
         return path
 

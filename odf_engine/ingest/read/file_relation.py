@@ -16,10 +16,11 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
@@ -35,7 +36,11 @@ from odf_engine.ingest.read.file_inference import (
     pattern_regex,
 )
 from odf_engine.ingest.read.file_sample import infer_file, read_sample
-from odf_engine.ingest.read.shapefile import shapefile_to_lines
+
+if TYPE_CHECKING:
+    from odf_engine.ingest.read import shapefile
+else:
+    shapefile = LazyModule("odf_engine.ingest.read.shapefile")
 
 SETTINGS: Final = "SET TimeZone = 'UTC'"
 """The statement that a connection must have executed: times without a zone are in UTC."""
@@ -111,7 +116,7 @@ def _header_of(path: Path) -> tuple[str, bytes] | None:
 def _readable_file(path: Path, inferred: InferredFile, scratch: Path, reporter: Reporter) -> Path:
     """Return the file, or a copy that is unpacked and encoded in UTF-8 without a byte order mark."""
     if inferred.kind == "EsriShapefile":
-        return shapefile_to_lines(path, path.name, inferred.entry or None, scratch, reporter).path
+        return shapefile.shapefile_to_lines(path, path.name, inferred.entry or None, scratch, reporter).path
     is_text = inferred.kind != "Parquet"
     with path.open("rb") as file:
         has_mark = is_text and file.read(3) == codecs.BOM_UTF8

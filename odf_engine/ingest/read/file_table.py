@@ -21,13 +21,69 @@ from odf_engine.base.files import ensure_folder
 from odf_engine.base.processes import build_python_environment, is_process_running
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.ingest.read.file_process import FileColumn, FileEvent, FileRequest
 from odf_engine.ingest.read.file_sample import FORMATS, find_data_files, is_url, split_extensions
 
 _PROCESS: Final = "odf_engine.ingest.read.file_process"
 _CHUNK: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _SIGKILL: Final = -9
+
+
+class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process does: write the rows of files, or of a query over them, to a Parquet file.
+
+    Attributes:
+        locations: paths or URLs of files.
+        scratch: the folder for the written and all temporary files.
+        output: the name of the written file.
+        first: the name of the file with the first rows, which is written before, or "".
+        limit: the maximum number of rows, or None for all.
+        raw: whether the cells are written as texts, as they are in the file.
+        query: a query whose table ``file`` is the file ``output`` of an earlier request, or "".
+        table: the name of that file.
+    """
+
+    scratch: str
+    output: str
+    locations: list[str] = []
+    first: str = ""
+    limit: int | None = None
+    raw: bool = False
+    query: str = ""
+    table: str = ""
+
+
+class FileColumn(msgspec.Struct, frozen=True):
+    """A column and its type as DDL."""
+
+    name: str
+    type: str
+
+
+class FileEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process reports.
+
+    Attributes:
+        percent: the progress, or None if it is unknown.
+        file: the name of a complete file, or "".
+        rows: the number of its rows.
+        columns: the columns, with the types of the inference.
+        format: the format of the files, in words.
+        notes: what the reader must know: columns that became text, lines that were skipped.
+        error, where, hint: why the process failed.
+        error_kind: the class of the error.
+    """
+
+    percent: float | None = None
+    file: str = ""
+    rows: int = 0
+    columns: list[FileColumn] = []
+    format: str = ""
+    notes: list[str] = []
+    error: str = ""
+    where: str | None = None
+    hint: str | None = None
+    error_kind: str = ""
 
 
 class FileRows(msgspec.Struct, frozen=True):
