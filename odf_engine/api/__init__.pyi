@@ -22,6 +22,7 @@ from odf_engine.base.settings import get_value as get_value
 from odf_engine.base.settings import is_user_setting as is_user_setting
 from odf_engine.base.settings import list_settings as list_settings
 from odf_engine.base.settings import load_config as load_config
+from odf_engine.base.settings import load_workspace as load_workspace
 from odf_engine.base.settings import set_value as set_value
 from odf_engine.base.settings import user_file as user_file
 from odf_engine.base.settings import user_folder as user_folder

@@ -60,7 +60,7 @@ def command(
     if form in ("file", "table"):
         where = f" in {output}" if output is not None else ""
         some = f" · {shown} of {len(rows.columns)} columns shown" if shown < len(rows.columns) else ""
-        print_note(f"{count_of(rows.rows, 'row')}{where} · {rows.format}{some}")
+        print_note(f"{count_of(rows.row_count, 'row')}{where} · {rows.format}{some}")
     return None
 
 

@@ -91,7 +91,7 @@ class FileRows(msgspec.Struct, frozen=True):
 
     Attributes:
         path: the Parquet file.
-        rows: the number of rows.
+        row_count: the number of rows.
         columns: the columns with their inferred types, or () for a query.
         format: the format of the data files, in words, or "" for a query.
         notes: what the reader must know: columns that became text, lines that were skipped.
@@ -99,7 +99,7 @@ class FileRows(msgspec.Struct, frozen=True):
     """
 
     path: Path
-    rows: int
+    row_count: int
     columns: Sequence[FileColumn] = ()
     format: str = ""
     notes: Sequence[str] = ()
