@@ -48,7 +48,8 @@ def test_raw_prints_the_texts_of_the_cells(tmp_path: Path) -> None:
     (tmp_path / "mixed.csv").write_text(MIXED)
     rows = call_odf("mixed.csv", "--raw", "--json", cwd=tmp_path).json
     assert rows[1] == {
-        "id": "2", "day": "15.02.24", "when": "13.2.2024 10:00:05", "amount": "2,25", "flag": "no", "note": "",
+        "id": "2", "day": "15.02.24", "when": "13.2.2024 10:00:05",
+        "amount": "2,25", "flag": "no", "note": "",
     }  # fmt: skip
 
 

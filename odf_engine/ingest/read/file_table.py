@@ -22,6 +22,7 @@ from odf_engine.base.processes import build_python_environment, is_process_runni
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.ingest.read.file_sample import FORMATS, find_data_files, is_url, split_extensions
+from odf_engine.net.urls import without_login
 
 _PROCESS: Final = "odf_engine.ingest.read.file_process"
 _CHUNK: Final = 1 << 20
@@ -274,8 +275,14 @@ def open_file_table(
             else:
                 paths += _local_files(Path(location).expanduser())
         _check_formats(paths)
-        title = locations[0] if len(locations) == 1 else f"{locations[0]} and {len(locations) - 1} more"
-        yield FileTable(paths, "standard input" if title == "-" else title, folder)
+        yield FileTable(paths, _title_of(locations), folder)
+
+
+def _title_of(locations: Sequence[str]) -> str:
+    """Describe files: the name of the first one, and how many more there are."""
+    first = locations[0]
+    name = "standard input" if first == "-" else without_login(first) if is_url(first) else Path(first).name
+    return (name or first) if len(locations) == 1 else f"{name} and {len(locations) - 1} more"
 
 
 def _local_files(path: Path) -> list[str]:
