@@ -23,6 +23,7 @@ class Workstation(TerminalApp):
         workspace: the engine.
         early: datasets and jobs that are being read already.
         painted: called after the first paint.
+        source: a data file to add as a dataset after the start, or "".
     """
 
     CSS_PATH = "odf.tcss"
@@ -39,16 +40,17 @@ class Workstation(TerminalApp):
         workspace: Workspace,
         early: EarlyReads | None = None,
         painted: Callable[[], None] = lambda: None,
+        source: str = "",
     ) -> None:
         super().__init__(workspace)
-        self._early, self._painted = early, painted
+        self._early, self._painted, self._source = early, painted, source
 
     def get_default_screen(self) -> Workbench:
         """Return the workbench with the classes for the size of the terminal.
 
         Its layout is then computed only once.
         """
-        bench = Workbench(self.workspace, self._early, self._painted)
+        bench = Workbench(self.workspace, self._early, self._painted, self._source)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
             (bench.VERTICAL_BREAKPOINTS, self.size.height),

@@ -100,7 +100,7 @@ def _run_command() -> None:
     # Imported here for a fast start of the workstation, which does not use it.
     import click
 
-    from odf_tui.cli.shared.options import OpenWorkstation
+    from odf_tui.cli.shared.options import OpenFiles, OpenWorkstation
     from odf_tui.cli.shared.root import COMPLETION, odf
     from odf_tui.text.format import ASCII
     from odf_tui.theming.terminal import supported_characters
@@ -119,6 +119,10 @@ def _run_command() -> None:
         sys.exit(error.exit_code)
     if isinstance(result, OpenWorkstation):
         _open_workstation(result.folder)
+    elif isinstance(result, OpenFiles):
+        from odf_tui.start import view_files
+
+        view_files(result.locations, result.folder)
 
 
 def _print_error(error: OdfError) -> None:

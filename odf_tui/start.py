@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import odf_engine
-from odf_engine.api import workspace_folder
+from odf_engine.api import (
+    ODF_FOLDER,
+    load_config,
+    load_workspace,
+    open_file_table,
+    user_file,
+    workspace_folder,
+)
+from odf_engine.errors import OdfError
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import EarlyRead, EarlyReads
 from odf_tui.theming import terminal
@@ -30,8 +41,52 @@ def open_workstation(folder: Path | None) -> None:
     run(workspace_folder(Path.cwd(), folder))
 
 
-def run(folder: Path) -> None:
+def view_files(locations: Sequence[str], folder: Path | None) -> None:
+    """Show data files until the user quits, then add the one that the user keeps as a dataset.
+
+    Args:
+        locations: paths, URLs and folders, or ``-`` for standard input.
+        folder: the workspace for a kept file, or None for the environment's, else the current directory's.
+
+    Raises:
+        NotFound: a file does not exist.
+        UsageError: the files have several formats, or the terminal does not support the screen.
+    """
+    terminal.configure_environment()
+    with open_file_table(locations, sys.stdin.buffer) as table:
+        if "-" in locations:
+            _read_keys_from_terminal()
+        terminal.require_capable_terminal()
+        try:
+            workspace = workspace_folder(Path.cwd(), folder)
+            ui = load_workspace(workspace / ODF_FOLDER).ui
+        except OdfError:
+            if folder is not None:
+                raise
+            workspace, ui = Path.cwd(), load_config(user_file()).ui
+
+        from odf_tui.file_viewer import FileViewer, ViewerSettings  # as in `run`
+
+        app = FileViewer(ViewerSettings(workspace, ui), table)
+        app.run()
+    if app.kept:
+        run(workspace, app.kept)
+
+
+def _read_keys_from_terminal() -> None:
+    """Replace standard input, which was read to its end, by the terminal."""
+    with suppress(OSError):
+        descriptor = os.open("/dev/tty", os.O_RDWR)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+
+
+def run(folder: Path, source: str = "") -> None:
     """Show a workspace until the user quits. Jobs and the worker continue.
+
+    Args:
+        folder: the workspace.
+        source: a data file to add as a dataset, or "".
 
     Raises:
         UsageError: the terminal does not support the workstation.
@@ -55,7 +110,7 @@ def run(folder: Path) -> None:
 
         from odf_tui.app import Workstation  # Textual reads the environment when it is imported
 
-        app = Workstation(workspace, early, _resume_gc)
+        app = Workstation(workspace, early, _resume_gc, source)
         app.run()
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from textual import on
 from textual.app import ComposeResult
 
+from odf_engine.api import LazyModule
 from odf_engine.api.text import format_count, set_timezone
 from odf_tui.actions import bindings
 from odf_tui.actions.model import PANES, Situation
@@ -24,6 +25,9 @@ from odf_tui.widgets.status_bar import FilterLine, KeyHints, StatusLine
 
 if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
+    from odf_tui.features.definitions import controller as definitions
+else:
+    definitions = LazyModule("odf_tui.features.definitions.controller")
 
 _EARLY_SECONDS: Final = 0.2
 
@@ -35,6 +39,7 @@ class Workbench(Host):
         workspace: the engine.
         early: the reads of datasets and jobs that have already started.
         painted: called after the first paint.
+        source: a data file to add as a dataset after the start, or "".
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -45,9 +50,10 @@ class Workbench(Host):
         workspace: Workspace,
         early: EarlyReads | None = None,
         painted: Callable[[], None] = lambda: None,
+        source: str = "",
     ) -> None:
         super().__init__(workspace)
-        self._early, self._painted = early, painted
+        self._early, self._painted, self._source = early, painted, source
         set_timezone(workspace.ui.timezone)
 
     def compose(self) -> ComposeResult:
@@ -103,6 +109,9 @@ class Workbench(Host):
                 self.key_problems[0] + (f" (and {format_count(more)} more: ?)" if more else ""), "warn"
             )
         self.run_worker(self.jobs.connection.run(), group="worker", name="worker")
+        if self._source:
+            self.load(bindings.CONTROLLER_OF["add"])
+            self.controller(definitions.DefinitionsController).add_data_file(self._source)
 
     @property
     def _layout(self) -> PaneLayout:

@@ -22,6 +22,7 @@ from odf_engine.base.settings import get_value as get_value
 from odf_engine.base.settings import is_user_setting as is_user_setting
 from odf_engine.base.settings import list_settings as list_settings
 from odf_engine.base.settings import load_config as load_config
+from odf_engine.base.settings import load_workspace as load_workspace
 from odf_engine.base.settings import set_value as set_value
 from odf_engine.base.settings import user_file as user_file
 from odf_engine.base.settings import user_folder as user_folder
@@ -88,6 +89,9 @@ from odf_engine.ingest.read.file_sample import infer_file as infer_file
 from odf_engine.ingest.read.file_sample import is_url as is_url
 from odf_engine.ingest.read.file_sample import load_sample as load_sample
 from odf_engine.ingest.read.file_sample import split_extensions as split_extensions
+from odf_engine.ingest.read.file_table import FileRows as FileRows
+from odf_engine.ingest.read.file_table import FileTable as FileTable
+from odf_engine.ingest.read.file_table import open_file_table as open_file_table
 from odf_engine.jobs import JOB_KINDS as JOB_KINDS
 from odf_engine.jobs.base import JobRequest as JobRequest
 from odf_engine.jobs.base import branch_title as branch_title

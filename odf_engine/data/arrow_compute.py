@@ -147,17 +147,21 @@ def _is_nanosecond_time(data_type: pa.DataType) -> bool:
 
 def _with_text_times(data_type: pa.DataType, is_text: Callable[[pa.DataType], bool]) -> pa.DataType:
     """Return a type with text instead of some types of times, at any depth."""
-    if is_text(data_type):
-        return pa.string()
+    return replace_types(data_type, lambda leaf: pa.string() if is_text(leaf) else leaf)
+
+
+def replace_types(data_type: pa.DataType, replace: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with other types of the values that are not nested, at any depth."""
     if is_list_like(data_type):
-        item = _with_text_times(data_type.value_type, is_text)
+        item = replace_types(data_type.value_type, replace)
         return data_type if item == data_type.value_type else pa.list_(item)
     if types.is_struct(data_type):
-        return pa.struct([field.with_type(_with_text_times(field.type, is_text)) for field in data_type])
+        return pa.struct([field.with_type(replace_types(field.type, replace)) for field in data_type])
     if types.is_map(data_type):
-        key, item = (_with_text_times(part, is_text) for part in (data_type.key_type, data_type.item_type))
-        return pa.map_(key, item)
-    return data_type
+        return pa.map_(
+            replace_types(data_type.key_type, replace), replace_types(data_type.item_type, replace)
+        )
+    return replace(data_type)
 
 
 _MAX_ROW_TEXT: Final = 300

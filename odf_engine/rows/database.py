@@ -31,7 +31,7 @@ else:
 
 MEMORY: Final = 384 << 20
 """Default limit of the memory of a database, in bytes. What exceeds it is in temporary files."""
-_BATCH_ROWS: Final = 1 << 17
+_BATCH_ROWS: Final = 1 << 14  # limits the memory for rows with large values
 _THREADS: Final = min(os.cpu_count() or 1, 4)
 _FLOATS: Final = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 

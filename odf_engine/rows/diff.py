@@ -182,7 +182,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     With a key, the latest states of both sides are compared. Without a key, rows are compared as multisets
     of all columns but the system columns: a retraction removes one of n equal rows, and no row is
-    ``changed``.
+    ``changed``. Floats are compared by their bits: ``-0.0`` differs from ``0.0``, and NaN equals NaN.
 
     Attributes:
         old, new: the compared versions.
@@ -191,7 +191,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         rows: number of rows in the file: added, removed or changed.
         file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,
             ``removed`` or ``changed``), then those in ``columns`` under the names given there, null on a
-            side that lacks the row. It is sorted by the key, unless it is very large.
+            side that lacks the row. It is sorted by the key.
         columns: columns of the rows.
         by_column: for each column, its number of changed rows; only columns that do.
         schema: columns that were added, removed, or have another type.

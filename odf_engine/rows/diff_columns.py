@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+from pyarrow import types
 
-from odf_engine.data.arrow_compute import pc, python_values
+from odf_engine.data.arrow_compute import pc, python_values, replace_types
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
+from odf_engine.rows.database import comparable
 from odf_engine.rows.diff import CHANGE_COLUMN, DiffColumn
 from odf_engine.rows.scan import Scan
+
+_HIGHEST: Final = (1 << 63) - 1
+_HALF: Final = 1 << 255
+_EXACT: Final = Context(prec=77)
 
 
 class AlignedColumn(msgspec.Struct, frozen=True):
@@ -35,6 +43,22 @@ class AlignedColumn(msgspec.Struct, frozen=True):
     type: pa.DataType | None
     key: bool
     counts: bool
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Its name in the rows of a side, by ``old`` and ``new``; without a side that lacks it."""
+        names = {"old": self.old, "new": self.new}
+        return {side: name for side, name in names.items() if name is not None}
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether values are compared in another type than they have."""
+        return self.old is not None and self.new is not None and self.old_type != self.new_type
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether values are compared in a nested type, which has no order."""
+        return self.type is not None and types.is_nested(self.type)
 
 
 def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> list[AlignedColumn]:
@@ -101,7 +125,7 @@ def _check_key(column: AlignedColumn) -> None:
             f"column '{column.name}' not found on the {side} side", hint="use a key that both sides have"
         )
     data_type = column.type
-    if data_type is None or pa.types.is_nested(data_type):
+    if data_type is None or types.is_nested(data_type):
         raise InvalidSchema(
             f"column '{column.name}' cannot be a key: {column.old_type} and {column.new_type}",
             hint="use a key of the same type on both sides",
@@ -111,7 +135,7 @@ def _check_key(column: AlignedColumn) -> None:
 def _common_type(old: pa.DataType | None, new: pa.DataType | None) -> pa.DataType | None:
     if old is None or new is None or old == new:
         return old if new is None else new
-    if pa.types.is_nested(old) or pa.types.is_nested(new):
+    if types.is_nested(old) or types.is_nested(new):
         return None
     sides = [pa.schema([pa.field("x", kind)]) for kind in (old, new)]
     try:
@@ -120,33 +144,87 @@ def _common_type(old: pa.DataType | None, new: pa.DataType | None) -> pa.DataTyp
         return None
 
 
-def to_comparable(array: pa.Array, data_type: pa.DataType | None) -> pa.Array:
-    """Return values in the type of the comparison.
-
-    They become text if there is no common type, or Arrow cannot compare it.
-    """
-    if data_type is not None and not pa.types.is_nested(data_type):
-        cast = array if array.type == data_type else array.cast(data_type, safe=False)
-        return (
-            pc.add(cast, pa.scalar(0, data_type)) if pa.types.is_floating(data_type) else cast
-        )  # -0.0 equals 0.0
-    if not pa.types.is_nested(array.type):
+def common_values(array: pa.Array, data_type: pa.DataType | None) -> pa.Array:
+    """Return values in the common type of both sides, or as text if there is none."""
+    if data_type is not None:
+        return array if array.type == data_type else array.cast(data_type, safe=False)
+    if not types.is_nested(array.type):
         try:
             return array.cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             pass
-    texts = [None if value is None else repr(value) for value in python_values(array)]
-    return pa.array(texts, pa.string())
+    return pa.array([None if value is None else repr(value) for value in python_values(array)], pa.string())
+
+
+def encode_values(array: pa.Array) -> pa.Array:
+    """Return values in a type that DuckDB stores without a loss, compares and sorts.
+
+    Codes are equal if and only if the bits of the values are; all NaN are equal. The codes have the order of
+    the values, unless these are nested.
+    """
+    data_type = array.type
+    if types.is_floating(data_type):
+        doubles = array.cast(pa.float64())
+        return _flip(pc.if_else(pc.is_nan(doubles), math.nan, doubles).view(pa.int64()))
+    if types.is_decimal256(data_type):
+        numbers = (_shift(value, data_type.scale) for value in array.to_pylist())
+        codes = [None if number is None else (int(number) + _HALF).to_bytes(32, "big") for number in numbers]
+        return pa.array(codes, pa.binary())
+    if types.is_nested(data_type):
+        values = array.cast(replace_types(data_type, _plain_type)).to_pylist()
+        codes = [None if value is None else msgspec.msgpack.encode(value) for value in values]
+        return pa.array(codes, pa.binary())
+    return comparable(array)
+
+
+def decode_values(codes: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Return the values of :func:`encode_values`."""
+    if types.is_floating(data_type):
+        return _flip(codes).view(pa.float64()).cast(data_type)
+    if types.is_decimal256(data_type):
+        numbers = (
+            None if code is None else int.from_bytes(code, "big") - _HALF for code in codes.to_pylist()
+        )
+        return pa.array([_shift(number, -data_type.scale) for number in numbers], data_type)
+    if types.is_nested(data_type):
+        values = [
+            None if code is None else _tuples(msgspec.msgpack.decode(code)) for code in codes.to_pylist()
+        ]
+        return pa.array(values, replace_types(data_type, _plain_type)).cast(data_type)
+    if types.is_null(data_type):
+        return pa.nulls(len(codes))
+    is_view = types.is_temporal(data_type) or types.is_string(data_type)
+    return codes.view(data_type) if is_view else codes.cast(data_type)
+
+
+def _flip(bits: pa.Array) -> pa.Array:
+    """Return the bits of floats as numbers in the order of the floats, and the reverse."""
+    return pc.if_else(pc.less(bits, 0), pc.bit_wise_xor(bits, _HIGHEST), bits)
+
+
+def _shift(number: Decimal | int | None, digits: int) -> Decimal | None:
+    return None if number is None else Decimal(number).scaleb(digits, _EXACT)
+
+
+def _plain_type(data_type: pa.DataType) -> pa.DataType:
+    """Return a type whose Python values MessagePack supports."""
+    if types.is_temporal(data_type):
+        return pa.int32() if data_type.bit_width == 32 else pa.int64()
+    return pa.string() if types.is_decimal(data_type) else data_type
+
+
+def _tuples(value: Any) -> Any:
+    """Return a nested value with tuples instead of lists: Arrow expects tuples in a map."""
+    if isinstance(value, dict):
+        return {name: _tuples(item) for name, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def values_differ(old: pa.Array, new: pa.Array, data_type: pa.DataType | None) -> pa.Array:
-    """Return a Boolean mask of the values that differ. Null equals null, and NaN equals NaN."""
-    before, after = to_comparable(old, data_type), to_comparable(new, data_type)
-    equal = pc.equal(before, after)
-    if pa.types.is_floating(before.type):
-        equal = pc.or_(equal, pc.and_(pc.is_nan(before), pc.is_nan(after)))
-    valid = pc.is_valid(before), pc.is_valid(after)
-    return pc.if_else(pc.and_(*valid), pc.invert(equal).fill_null(False), pc.xor(*valid))
+    """Return a mask of the values that differ, as :func:`encode_values` compares them."""
+    before, after = (encode_values(common_values(values, data_type)) for values in (old, new))
+    both = pc.and_(before.is_valid(), after.is_valid())
+    return pc.if_else(both, pc.not_equal(before, after), pc.xor(before.is_valid(), after.is_valid()))
 
 
 def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:

@@ -198,8 +198,9 @@ class ResultRows:
                 part = self._group(group, names).slice(start - first, stop - start)
                 parts.append(part)
                 start += part.num_rows
-        empty = pa.schema([self.columns.field(name) for name in names]).empty_table()
-        return pa.concat_tables(parts) if parts else empty
+        if parts:
+            return pa.concat_tables(parts)
+        return pa.schema([self.columns.field(name) for name in names]).empty_table()
 
     def _group(self, group: int, names: tuple[str, ...]) -> pa.Table:
         key = (group, names)

@@ -67,15 +67,18 @@ class Pane(Vertical):
         """Return the kind and the text of what can be copied, or None if nothing is selected."""
         return None
 
+    @property
+    def heading(self) -> str:
+        """The number and the name in the title."""
+        return f"{self.number} {self.label}"
+
     def set_context(self, context: str | None = None) -> None:
         """Show number, name, context and filter in the title. None keeps the context."""
         if context is not None:
             self._about = context
         about = f" · {self._about}" if self._about else ""
         filtered = f" /{self.filter}" if self.filter else ""
-        title = Content(
-            printable(" ─ ".join([f"{self.number} {self.label}{about}{filtered}", *self._others]))
-        )
+        title = Content(printable(" ─ ".join([f"{self.heading}{about}{filtered}", *self._others])))
         if title != self._border_title:
             self._border_title = title
             self._refresh_border(-1)

@@ -23,7 +23,7 @@ _TEXTS = st.sampled_from(["", "a", "A", "á", "a\u0301", "ß", "ss", "a\0", "a\0
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf")])
 _TIMES = st.sampled_from([0, 1, -1, 2**62])
 _WIDE = st.sampled_from([Decimal(0), Decimal(10) ** 60, Decimal(10) ** 60 + 1])
-_VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.string(): _TEXTS,
     pa.large_string(): _TEXTS,
     pa.dictionary(pa.int32(), pa.string()): _TEXTS,
@@ -54,8 +54,8 @@ def bits(value: object) -> object:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_values_are_grouped_by_their_bits(data: st.DataObject) -> None:
-    data_type = data.draw(st.sampled_from(list(_VALUES)))
-    values = data.draw(st.lists(st.none() | _VALUES[data_type], max_size=30))
+    data_type = data.draw(st.sampled_from(list(VALUES)))
+    values = data.draw(st.lists(st.none() | VALUES[data_type], max_size=30))
     parts = [pa.array(values[:7], data_type), pa.array(values[7:], data_type)]
     with open_database(Path("/tmp"), Reporter()) as database:
         tables = (pa.table({"value": comparable(part)}) for part in parts)

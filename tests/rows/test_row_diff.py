@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
+from odf_engine.data.arrow_compute import decode_array, python_values
 from odf_engine.data.changelog import Op
-from odf_engine.errors import Cancelled, InvalidSchema, NotFound, UsageError
+from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, SetInfo, SetLicense, SetVocab
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.rows import row_diff
+from odf_engine.rows.database import Database, open_database
 from odf_engine.rows.diff import Difference, DiffSides, resolve_sides
 from odf_engine.rows.diff_columns import changed_cells
 from odf_engine.rows.row_diff import diff_datasets
+from odf_engine.rows.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.rows.test_database import VALUES, bits
 from tests.workspace.conftest import Append
 
 A, R, C_FROM, C_TO = Op
@@ -239,17 +246,14 @@ def sides(workspace: Workspace, states: Sequence[tuple[str, State]], at: Sequenc
 
 
 @settings(max_examples=8, deadline=None, phases=PHASES)
-@given(SLICES, st.permutations([0, 1, -1]), st.booleans())
-def test_diff_by_key_turns_the_old_state_into_the_new(
-    slices: Sequence[Any], at: Sequence[int], small: bool
-) -> None:
+@given(SLICES, st.permutations([0, 1, -1]))
+def test_diff_by_key_turns_the_old_state_into_the_new(slices: Sequence[Any], at: Sequence[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         workspace, states = made(folder, slices, _append())
         if len(states) < 3:
             return
         wanted = sides(workspace, states, at)
-        how = {"partition_bytes": 40} if small else {}
-        found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter(), **how)
+        found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter())
         state, after = dict(states[at[0]][1]), states[at[1]][1]
         before = dict(state)
         for row in pq.read_table(found.file).to_pylist():
@@ -286,7 +290,7 @@ def test_diff_of_whole_rows_turns_the_old_rows_into_the_new(
             if changes := [change for edits in others for change in edited(state, edits)]:
                 put(_append(), entry, rows(changes))
             wanted, after = resolve_sides(workspace, "stations", "others", states[at[0]][0]), state
-        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter(), partition_bytes=60)
+        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter())
         before = states[at[0]][1]
         counter = Counter(_hashable(key, value) for key, value in before.items())
         for row in pq.read_table(found.file).to_pylist():
@@ -305,6 +309,105 @@ def _append() -> Append:
     from tests.workspace import conftest
 
     return conftest.append.__wrapped__()  # type: ignore[attr-defined]
+
+
+@settings(max_examples=25, deadline=None, phases=PHASES)
+@given(st.data())
+def test_values_of_all_types_are_compared_by_their_bits_and_kept(data: st.DataObject) -> None:
+    data_type = data.draw(st.sampled_from([each for each in VALUES if each != pa.null()]))
+    values = st.lists(st.none() | VALUES[data_type], min_size=1, max_size=6)
+    before, after = data.draw(values), data.draw(values)
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Workspace.init(Path(folder) / "ws")
+        texts: list[list[object]] = []
+        for name, cells in (("old", before), ("new", after)):
+            columns = {"event_time": pa.array([0] * len(cells), pa.timestamp("ms", "UTC"))}
+            columns["cell"] = pa.array(cells, data_type)
+            keyed = workspace.create_dataset(DatasetAlias.parse(name), DatasetKind.Root, [], START)
+            put(_append(), keyed, pa.table({**columns, "id": range(len(cells))}))
+            whole = workspace.create_dataset(DatasetAlias.parse(f"{name}-cells"), DatasetKind.Root, [], START)
+            put(_append(), whole, pa.table(columns))
+            stored = Scan.of_dataset(whole.dataset).to_arrow()  # some times have another unit
+            texts.append(list(map(bits, plain(stored.column("cell")))))
+        found = row_diff.compare_rows(
+            workspace.odf, resolve_sides(workspace, "old", "new"), ["id"], Reporter()
+        )
+        table = pq.read_table(found.file)
+        pairs = list(zip_longest(*texts, fillvalue=repr(None)))
+        both = min(len(before), len(after))
+        differ = [at for at, (old, new) in enumerate(pairs) if at >= both or old != new]
+        assert table.column("id").to_pylist() == differ
+        for side, name in enumerate(("old_cell", "new_cell")):
+            assert list(map(bits, plain(table.column(name)))) == [pairs[at][side] for at in differ]
+        assert (found.changed, found.unchanged) == (sum(at < both for at in differ), len(pairs) - len(differ))
+        cells = changed_cells(table, found.columns)["cell"].to_pylist()
+        assert cells == [at < both for at in differ]
+        sides = resolve_sides(workspace, "old-cells", "new-cells")
+        table = pq.read_table(row_diff.compare_rows(workspace.odf, sides, [], Reporter()).file)
+        rows = Counter(
+            zip(table.column("change").to_pylist(), map(bits, plain(table.column("cell"))), strict=True)
+        )
+        old, new = map(Counter, texts)
+        removed = {("removed", cell): times for cell, times in (old - new).items()}
+        assert rows == {**removed, **{("added", cell): times for cell, times in (new - old).items()}}
+        if not pa.types.is_nested(data_type):
+            order = pc.sort_indices(table.column("cell").combine_chunks())
+            assert table.take(order).column("cell").to_string() == table.column("cell").to_string()
+
+
+def plain(column: pa.ChunkedArray) -> list[Any]:
+    return python_values(decode_array(column.combine_chunks()))
+
+
+def two_datasets(workspace: Workspace, append: Append) -> DatasetEntry:
+    """Two datasets without a key, whose rows are read while they are compared."""
+    other = workspace.create_dataset(DatasetAlias.parse("others"), DatasetKind.Root, [], START)
+    entry = workspace.create_dataset(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
+    for dataset, floor in ((other, 1), (entry, 2)):
+        put(append, dataset, rows([(A, f"station {at}", floor, None) for at in range(40_000)]))
+    return entry
+
+
+@pytest.mark.parametrize("stage", ["read older", "read newer", "write"])
+def test_cancelled_comparison_leaves_no_files(workspace: Workspace, append: Append, stage: str) -> None:
+    two_datasets(workspace, append)
+    reporter = Reporter()
+    with (
+        mock.patch.object(reporter, "phase", lambda name: reporter.cancel() if name == stage else None),
+        pytest.raises(Cancelled),
+    ):
+        differs(workspace, "others", "stations", reporter=reporter)
+    assert not list((workspace.odf / "cache" / "differences").iterdir())
+
+
+def test_damaged_slice_is_named(workspace: Workspace, append: Append) -> None:
+    entry = two_datasets(workspace, append)
+    (path,) = (entry.dataset.folder / "data").iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[4 : len(raw) // 2] = bytes(len(raw) // 2 - 4)
+    path.chmod(0o600)
+    path.write_bytes(raw)
+    with pytest.raises(BadData) as caught:
+        differs(workspace, "others", "stations")
+    assert path.name[5:13] in str(caught.value.where) and "odf verify" in str(caught.value.hint)
+    assert not list((workspace.odf / "cache" / "differences").iterdir())
+
+
+def test_full_disk_is_an_error_without_a_file(workspace: Workspace, append: Append) -> None:
+    @contextmanager
+    def open_on_full_disk(folder: Path, reporter: Reporter, _: int) -> Iterator[Database]:
+        with open_database(folder, reporter, 8 << 20) as database:
+            database.execute("SET max_temp_directory_size = '1KiB'")
+            yield database
+
+    two_datasets(workspace, append)
+    with (
+        mock.patch.object(row_diff, "open_database", open_on_full_disk),
+        pytest.raises(OdfError, match="cannot be grouped or sorted") as caught,
+    ):
+        differs(workspace, "others", "stations")
+    assert "free disk space" in str(caught.value.hint)
+    assert not list((workspace.odf / "cache" / "differences").iterdir())
 
 
 def test_duplicate_rows_are_counted(workspace: Workspace, append: Append) -> None:

@@ -340,3 +340,13 @@ async def test_inferred_manifest_is_written_after_confirmation(source: Scenario,
     (name,) = settings.load_workspace(source.folder / ".odf").on_bad_rows
     assert name == "a"
     assert settings.load_workspace(source.folder / ".odf").watermark.max_ahead == {"a": "none"}
+
+
+async def test_a_file_that_is_kept_opens_the_dialog_of_a_new_dataset(source: Scenario) -> None:
+    (source.folder / "a.csv").write_text(CSV)
+    fakes = Fakes(source, answers=["a", None], widgets={GraphView: SimpleNamespace(selected="")})
+    DefinitionsController(fakes.context).add_data_file("a.csv")
+    await fakes.host.stories()
+    name, dialog = fakes.host.dialogs
+    assert isinstance(name, PromptDialog) and name._value == "a"
+    assert isinstance(dialog, DataFileDialog) and dialog._title == "a from a.csv"

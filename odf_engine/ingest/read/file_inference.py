@@ -403,10 +403,10 @@ def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | 
 
 
 _NULLS: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
-_BOOLEANS: Final = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n"})
+BOOLEANS: Final = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n"})
 _IDENTIFIER: Final = re.compile(r"0\d+|\d{19,}|\+\d.*|\d+[eE]\d+", re.ASCII)
 """Texts that lose their form as numbers: with leading zeros, a plus sign, too many digits, or such as 1E5."""
-_INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII),
     "1.234,5": re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?", re.ASCII),
@@ -436,7 +436,7 @@ _DATES: Final = tuple(
 TIME_NAME: Final = re.compile(r"(?i)date|time|datum|zeit|^ts$|^day$|^tag$|when|epoch|stamp|fecha|jour|_at$")
 _Layout = tuple[int, str, int, str, str, str]
 """Number of the pattern, separator, digits of the year, month name, and styles of clock and zone."""
-_EPOCHS: Final = (("epoch s", 946_684_800, 4_102_444_800), ("epoch ms", 946_684_800_000, 4_102_444_800_000))
+EPOCHS: Final = (("epoch s", 946_684_800, 4_102_444_800), ("epoch ms", 946_684_800_000, 4_102_444_800_000))
 _MAX_INVALID: Final = 0.1
 """Share of the values of a column that may be invalid in its type."""
 _EXAMPLES: Final = 3
@@ -546,7 +546,7 @@ def _candidates(
     """Yield the types to try. A chosen type is among them."""
     kind, form = chosen or ("", "")
     if dialect.has_numbers:
-        yield _TextType("BOOLEAN", "", lambda text: text.strip().lower() in _BOOLEANS)
+        yield _TextType("BOOLEAN", "", lambda text: text.strip().lower() in BOOLEANS)
         is_padded = any(_IDENTIFIER.fullmatch(word.strip()) for word in real)
         if form.startswith("epoch") or (not kind and not is_padded):
             yield from (epoch for epoch in _epochs(name, real) if form in ("", epoch.form))
@@ -555,7 +555,7 @@ def _candidates(
             if compact is not None and compact.form == "yyyyMMdd":
                 yield compact
             if not form:
-                yield _TextType("BIGINT", "", lambda text: bool(_INTEGER.fullmatch(text.strip())))
+                yield _TextType("BIGINT", "", lambda text: bool(INTEGER.fullmatch(text.strip())))
         if kind in ("BIGINT", "DOUBLE") or (not kind and not is_padded):
             yield from _numbers(real, form, dialect.comma, kind)
     if kind in ("", "DATE", "TIMESTAMP") and (dates := _date_type(real, form, kind)) is not None:
@@ -564,12 +564,12 @@ def _candidates(
 
 def _epochs(name: str, real: Counter[str]) -> Iterator[_TextType]:
     if TIME_NAME.search(name):
-        for form, first, last in _EPOCHS:
+        for form, first, last in EPOCHS:
             yield _TextType(
                 "TIMESTAMP",
                 form,
                 lambda text, first=first, last=last: (
-                    bool(_INTEGER.fullmatch(text)) and first <= int(text) < last
+                    bool(INTEGER.fullmatch(text)) and first <= int(text) < last
                 ),
                 f"numbers since 1970 in {'seconds' if form == 'epoch s' else 'milliseconds'}",
             )
@@ -736,7 +736,7 @@ def _seconds(parts: Sequence[tuple[dict[str, str], int]]) -> str:
 
 def time_parser(form: str) -> Callable[[str], str | None]:
     """Return a function that converts times in a Spark pattern to ISO 8601, and other texts to None."""
-    pattern, day_first = _pattern_regex(form), form.find("d") < form.find("M")
+    pattern, day_first = pattern_regex(form), form.find("d") < form.find("M")
 
     def parse(text: str) -> str | None:
         match = pattern.fullmatch(text)
@@ -783,7 +783,7 @@ _LETTERS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def _pattern_regex(form: str) -> re.Pattern[str]:
+def pattern_regex(form: str) -> re.Pattern[str]:
     """Return a regular expression for a Spark pattern; it matches nothing if the pattern is unknown."""
     regex = form.replace(":ss", "\0")
     out: list[str] = []

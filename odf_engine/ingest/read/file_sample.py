@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import ftplib
 import gzip
 import json
 import os
@@ -15,13 +14,14 @@ from datetime import UTC, datetime
 from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from odf_engine.base.arrow import pa
 from odf_engine.base.config import FetchConfig
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.base.settings import load_workspace
 from odf_engine.data.arrow_compute import python_rows
@@ -32,7 +32,7 @@ from odf_engine.data.parquet.parquet_reader import (
     read_parquet_schema,
 )
 from odf_engine.data.zip_archive import ZipArchive
-from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
+from odf_engine.errors import BadData, has_surrogates
 from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
@@ -46,14 +46,11 @@ from odf_engine.ingest.read.file_inference import (
     parsed_text,
 )
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
-from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
-from odf_engine.net.bucket_client import read_start
-from odf_engine.net.connector import Connector
-from odf_engine.net.credentials import Login
-from odf_engine.net.download import AttemptFailed
-from odf_engine.net.ftp import FtpSession
-from odf_engine.net.http_client import HttpClient, Response
-from odf_engine.net.urls import without_login
+
+if TYPE_CHECKING:
+    from odf_engine.ingest.read import file_download
+else:
+    file_download = LazyModule("odf_engine.ingest.read.file_download")  # imports network libraries
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
 FORMATS: Final = {
@@ -261,7 +258,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sample"
         with path.open("wb") as file:
-            for piece in _download(url, limit, config, reporter):
+            for piece in file_download.download_chunks(url, limit, config, reporter):
                 reporter.raise_if_cancelled()
                 file.write(piece)
         if path.stat().st_size >= limit and whole:
@@ -280,52 +277,6 @@ def _gunzip_start(path: Path, suffix: str) -> Path:
         while file.tell() <= _MAX_BYTES:
             file.write(source.read(1 << 16))
     return target
-
-
-class _SampleClient(HttpClient):
-    """Reads the URL of a source. Its credentials are in the manifest."""
-
-    def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
-        failure = super().status_error(response, missing)
-        if response.status in (401, 403):
-            failure.error.hint = "write the manifest with the credentials in fetch.headers"
-        return failure
-
-
-def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
-    """Yield at most ``limit`` bytes of a file."""
-    scheme = urlsplit(url).scheme.lower()
-    try:
-        if scheme in ("http", "https"):
-            parts = urlsplit(url)
-            login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-            headers = {"Authorization": login.header} if login else {}
-            policy = HomeNetwork.of(url)
-            client = _SampleClient(url, config, reporter, policy=policy, keep_alive=False, min_rate=0)
-            try:
-                with client.request("GET", url, headers=headers) as response:
-                    yield from response.iter_chunks(limit)
-            finally:
-                client.close()
-        elif scheme in ("ftp", "ftps"):
-            connector = Connector(AddressPolicy(), config.connect_timeout_seconds, reporter)
-            with FtpSession(url, connector, config.read_timeout_seconds) as session:
-                sock = session.begin_transfer(0)
-                assert sock is not None
-                with sock:
-                    while limit > 0 and (piece := sock.recv(min(1 << 16, limit))):
-                        limit -= len(piece)
-                        yield piece
-        elif scheme == "s3":
-            yield from read_start(url, config, limit)
-        else:
-            raise Unsupported(f"unsupported URL scheme: {scheme}")
-    except AttemptFailed as failure:
-        raise failure.error from None
-    except (OSError, EOFError, ValueError, ftplib.Error) as error:
-        raise SourceUnavailable(
-            f"the file cannot be downloaded: {error}", where=without_login(url), hint="check the URL"
-        ) from None
 
 
 _MARKS: Final = (

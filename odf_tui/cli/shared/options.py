@@ -172,6 +172,18 @@ class OpenWorkstation(NamedTuple):
     folder: Path | None
 
 
+class OpenFiles(NamedTuple):
+    """The result of a command that shows data files on the screen afterwards.
+
+    Attributes:
+        locations: paths, URLs and folders, or ``-`` for standard input.
+        folder: folder of the workspace for new datasets, or None for the one of the current folder.
+    """
+
+    locations: tuple[str, ...]
+    folder: Path | None
+
+
 class _CompletedType(click.types.StringParamType):
     """Text that a shell completes with names of the workspace.
 

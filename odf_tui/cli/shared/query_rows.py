@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 from rich.cells import cell_len
@@ -19,15 +19,18 @@ from odf_engine.api import (
     QueryResult,
     ResultRows,
     escape_controls,
+    escape_json,
     one_line_summary,
 )
 from odf_engine.api.text import count_of, printable
-from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.job_progress import exit_code, follow
 from odf_tui.cli.shared.output import aligned_line, json_records, print_table
 from odf_tui.text.format import ellipsize_middle
 from odf_tui.text.job_text import query_failure_lines
 from odf_tui.text.values import is_number
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 _WIDEST: Final = 36
 
@@ -112,12 +115,23 @@ def print_rows(file: Path) -> int:
     """Print rows as a table; return the number of columns shown."""
     rows = ResultRows(file)
     if sys.stdout.isatty():
-        return write_table(rows, _rows_that_fit(), shutil.get_terminal_size().columns)
+        return write_table(rows, rows_that_fit(), shutil.get_terminal_size().columns)
     write_plain(rows, sys.stdout)
     return len(rows.columns)
 
 
-def _rows_that_fit() -> int:
+def copy_to_stdout(file: Path, form: str) -> None:
+    """Copy a file to stdout, as UTF-8 in any locale; on a terminal, control characters are escaped."""
+    clean = escape_json if form == "json" else escape_controls if sys.stdout.isatty() else str
+    sys.stdout.flush()
+    with file.open(encoding="utf-8", newline="") as rows:
+        while text := rows.read(1 << 20):
+            sys.stdout.buffer.write(clean(text).encode())
+    sys.stdout.buffer.flush()
+
+
+def rows_that_fit() -> int:
+    """Return the number of rows that a table on the terminal shows."""
     return max(shutil.get_terminal_size().lines - 5, 10)
 
 
@@ -127,8 +141,8 @@ def summary_text(result: QueryResult, output: Path | None, shown: int) -> str:
     rows = count_of(count, "row")
     if output is not None:
         rows += f" in {output}"
-    elif sys.stdout.isatty() and count > _rows_that_fit():
-        rows += f", the first {_rows_that_fit()} shown"
+    elif sys.stdout.isatty() and count > rows_that_fit():
+        rows += f", the first {rows_that_fit()} shown"
     of = len(result.columns)
     some = f" · {shown} of {of} columns shown, use --csv for all" if shown < of else ""
     more = " · truncated, use --limit for more" if result.truncated else ""

@@ -64,6 +64,13 @@ def suggest_command(word: str) -> str:
     return next(by_meaning, next(iter(get_close_matches(word, commands, 1)), ""))
 
 
+def _is_location(word: str) -> bool:
+    """Return whether an argument that is no command is a file, a folder, a URL, or standard input."""
+    if word.startswith("-"):
+        return word == "-"
+    return "/" in word or "." in word or Path(word).exists()
+
+
 class _RootGroup(click.Group):
     """The group of all commands. The module of a command is imported on use."""
 
@@ -79,6 +86,8 @@ class _RootGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and _is_location(args[0]):
+            return "view", self.get_command(ctx, "view"), args
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             close = suggest_command(args[0])
             ctx.fail(f"unknown command '{args[0]}'" + (f", did you mean '{close}'?" if close else ""))
@@ -110,6 +119,7 @@ def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
     \b
     Start with:  odf demo        create a workspace with sample data
                  odf init        create an empty workspace in the current folder
+                 odf FILE        look at a data file, a URL or a folder
                  odf help        list the help topics
     """
     return OpenWorkstation(options_of(ctx).workspace) if ctx.invoked_subcommand is None else None

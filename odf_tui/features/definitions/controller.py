@@ -227,8 +227,18 @@ class DefinitionsController(Controller):
         folder = self.workspace.folder
         files = await asyncio.to_thread(find_data_files, folder)
         source = await self.host.ask(DataFilePicker(folder, files))
-        name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
-        if not source or not name:
+        if source:
+            await self._add_inferred(source)
+
+    @task
+    async def add_data_file(self, source: str) -> None:
+        """Add a dataset from a data file: a path, relative to the workspace or absolute, or a URL."""
+        await self._add_inferred(source)
+
+    async def _add_inferred(self, source: str) -> None:
+        folder = self.workspace.folder
+        name = await self._ask_name(suggest_name(source, self._dataset_names()))
+        if not name:
             return
         title, text, answer = f"{name} from {source}", "", "back"
         imported: ImportedFile | None = ImportedFile(None, FileChoices())

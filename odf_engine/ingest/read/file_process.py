@@ -1,0 +1,310 @@
+"""The process that reads data files with DuckDB (``python -m``). Its loss does not end the program.
+
+It reads one request from standard input, writes events as JSON lines to standard output, and exits when its
+input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.lazy import LazyModule
+from odf_engine.base.processes import read_memory
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.errors import BadData, InvalidQuery, OdfError, disk_hint
+from odf_engine.ingest.read.file_relation import (
+    SETTINGS,
+    DataFile,
+    bad_lines_query,
+    column_types,
+    file_relation,
+    invalid_counts_query,
+    literal,
+    open_data_files,
+    quoted,
+    raw_relation,
+)
+from odf_engine.ingest.read.file_sample import is_url, split_extensions
+from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from odf_engine.ingest.read import file_download
+else:
+    duckdb = LazyModule("duckdb")
+    file_download = LazyModule("odf_engine.ingest.read.file_download")  # imports network libraries
+
+FIRST_ROWS: Final = 1000
+"""Number of rows that are written before all rows are."""
+_GROUP_ROWS: Final = 1 << 14
+_MIN_MEMORY: Final = 512 << 20
+_NO_LIMIT: Final = 1 << 62
+_PROGRESS_SECONDS: Final = 0.2
+_TEXT_TYPES: Final = ("INTERVAL", "TIME", "TIME WITH TIME ZONE", "UUID", "BIT", "VARIANT", "GEOMETRY", "JSON")
+"""Types of DuckDB that are written as text."""
+
+
+def main() -> None:
+    """Run the request, and exit with 0 after its last event."""
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=FileRequest)
+    threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+    try:
+        with _open_connection(Path(request.scratch)) as connection:
+            (_run_query if request.query else _FileRun(connection, request).run)(connection, request)
+    except OdfError as error:
+        _send_error(error)
+    except duckdb.Error as error:
+        _send_error(_translate(error, is_query=bool(request.query)))
+    except OSError as error:
+        where = error.filename and str(error.filename)
+        _send_error(OdfError(error.strerror or str(error), where=where, hint=disk_hint(error)))
+    except MemoryError:
+        _send_error(OdfError("not enough memory", hint="close other programs to free memory"))
+    sys.stdout.flush()
+    os._exit(0)  # threads of the library, and the one that reads the input, could delay the end
+
+
+def _exit_at_end_of_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _send(event: FileEvent) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _send_error(error: OdfError) -> None:
+    kind = type(error).__name__
+    _send(FileEvent(error=error.message, where=error.where, hint=error.hint, error_kind=kind))
+
+
+@contextmanager
+def _open_connection(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    memory = max(read_memory()[0] // 4, _MIN_MEMORY)
+    config = {
+        "memory_limit": f"{memory >> 10}KiB",
+        "threads": min(os.cpu_count() or 1, 4),
+        "temp_directory": str(scratch / "temporary"),
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    with duckdb.connect(":memory:", config=config) as connection:
+        connection.execute(SETTINGS)
+        yield connection
+
+
+def _run_query(connection: duckdb.DuckDBPyConnection, request: FileRequest) -> None:
+    """Run a query over the file of an earlier request. It can read no other file."""
+    scratch = Path(request.scratch)
+    table, output = scratch / request.table, scratch / request.output
+    connection.execute(f"CREATE VIEW file AS FROM read_parquet({literal(str(table))})")
+    connection.execute(f"SET allowed_paths = [{literal(str(table))}, {literal(str(output))}]")
+    connection.execute(f"SET allowed_directories = [{literal(str(scratch / 'temporary'))}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    statements = connection.extract_statements(request.query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise InvalidQuery("a query must be one SELECT")
+    query = request.query.strip().rstrip(";")
+    rows = _write(connection, f"SELECT * FROM (\n{query}\n)", output)
+    _send(FileEvent(file=request.output, rows=rows))
+
+
+def _write(connection: duckdb.DuckDBPyConnection, query: str, output: Path) -> int:
+    """Write the rows of a query to a file; return their number. Types that Parquet lacks become text."""
+    relation = connection.execute(f"DESCRIBE {query}").fetchall()
+    casts: list[str] = []
+    for name, kind, *_ in relation:
+        column = quoted(name)
+        if kind in ("HUGEINT", "UHUGEINT"):  # Parquet would have a DOUBLE
+            casts.append(f"CAST({column} AS DECIMAL(38, 0)) AS {column}")
+        elif kind in _TEXT_TYPES or kind.startswith(("ENUM", "UNION")) or kind == '"NULL"':
+            casts.append(f"CAST({column} AS VARCHAR) AS {column}")
+        else:
+            casts.append(column)
+    options = f"FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_GROUP_ROWS}"
+    with _progress(connection):
+        connection.execute(
+            f"COPY (SELECT {', '.join(casts)} FROM ({query})) TO {literal(str(output))} ({options})"
+        )
+        (rows,) = connection.fetchone() or (0,)
+    return rows
+
+
+@contextmanager
+def _progress(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Send the progress of the running query."""
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(_PROGRESS_SECONDS):
+            percent = connection.query_progress()
+            if percent > 0:
+                _send(FileEvent(percent=min(percent, 99.0)))
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _FileRun:
+    """Writes the rows of files."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, request: FileRequest) -> None:
+        self._connection = connection
+        self._request = request
+        self._scratch = Path(request.scratch)
+        self._notes: list[str] = []
+        self._texts: set[str] = set()
+
+    def run(self, *_: object) -> None:
+        """Write the first rows, if requested, and the rows."""
+        request = self._request
+        paths = [self._local_path(location) for location in request.locations]
+        states = {path: _state(path) for path in paths}
+        reporter = Reporter()
+        files = open_data_files(paths, self._scratch, reporter)
+        if request.first:
+            self._write_rows(files, request.first, FIRST_ROWS)
+            self._notes.clear()
+            self._texts.clear()
+        self._write_rows(files, request.output, request.limit)
+
+        if any(_state(path) != state for path, state in states.items()):
+            self._notes.append("the file changed while it was read: open it again to see all rows")
+            _send(self._event(files, request.output, self._rows))
+
+    def _local_path(self, location: str) -> Path:
+        if not is_url(location):
+            return Path(location)
+        suffixes = "".join(split_extensions(location))
+        path = self._scratch / f"download-{len(list(self._scratch.iterdir()))}{suffixes}"
+        with path.open("wb") as file:
+            for chunk in file_download.download_chunks(location, _NO_LIMIT, FetchConfig(), Reporter()):
+                file.write(chunk)
+        return path
+
+    def _write_rows(self, files: list[DataFile], name: str, limit: int | None) -> None:
+        """Write rows. If values are not of the types of their columns, these columns become text."""
+        output = self._scratch / name
+        if self._request.raw:
+            rows = _write(self._connection, _limited(f"SELECT * FROM {raw_relation(files)}", limit), output)
+            self._note_rejects()
+        else:
+            try:
+                if any(column.invalid for file in files for column in file.inferred.columns):
+                    self._find_invalid_values(files, limit)
+                rows = self._write_typed(files, output, limit, skips_bad_lines=False)
+            except (duckdb.InvalidInputException, duckdb.ConversionException):
+                self._find_invalid_values(files, limit)
+                self._find_bad_lines(files)
+                rows = self._write_typed(files, output, limit, skips_bad_lines=True)
+                self._note_rejects()
+        self._rows = rows
+        _send(self._event(files, name, rows))
+
+    def _write_typed(
+        self, files: list[DataFile], output: Path, limit: int | None, *, skips_bad_lines: bool
+    ) -> int:
+        relation = file_relation(files, texts=self._texts, skips_bad_lines=skips_bad_lines)
+        return _write(self._connection, _limited(f"SELECT * FROM {relation}", limit), output)
+
+    def _event(self, files: list[DataFile], name: str, rows: int) -> FileEvent:
+        types = column_types(files, self._texts)
+        if self._request.raw:
+            types = dict.fromkeys(types, "STRING")
+        columns = [FileColumn(column, kind) for column, kind in types.items()]
+        return FileEvent(
+            file=name, rows=rows, columns=columns, format=_format_text(files), notes=list(self._notes)
+        )
+
+    def _find_invalid_values(self, files: list[DataFile], limit: int | None) -> None:
+        query = invalid_counts_query(files, limit)
+        types = column_types(files)
+        for name, invalid in self._connection.execute(query).fetchall() if query else ():
+            if invalid and name not in self._texts:
+                self._texts.add(name)
+                are = "value is" if invalid == 1 else "values are"
+                self._notes.append(f"column {name}: {invalid:,} {are} not {types[name]}, shown as text")
+
+    def _find_bad_lines(self, files: list[DataFile]) -> None:
+        if (query := bad_lines_query(files)) is not None:
+            (count,) = self._connection.execute(query).fetchone() or (0,)
+            if count:
+                self._notes.append(f"{count_of(count, 'line')} skipped: not a JSON object")
+
+    def _note_rejects(self) -> None:
+        """Note the lines of CSV that were skipped."""
+        with suppress(duckdb.CatalogException):  # no CSV was read
+            query = "SELECT DISTINCT line, error_message FROM reject_errors ORDER BY line"
+            rejects = self._connection.execute(query).fetchall()
+            lines = {line for line, _ in rejects}
+            if rejects:
+                reason = rejects[0][1].splitlines()[0]
+                skipped = count_of(len(lines), "line")
+                self._notes.append(f"{skipped} skipped, the first is line {rejects[0][0]:,}: {reason}")
+
+
+def _limited(query: str, limit: int | None) -> str:
+    return query if limit is None else f"{query} LIMIT {limit}"
+
+
+def _state(path: Path) -> tuple[int, int]:
+    known = path.stat()
+    return known.st_size, known.st_mtime_ns
+
+
+def _format_text(files: list[DataFile]) -> str:
+    """Describe the format of files, such as ``CSV, separator ;``."""
+    inferred = files[0].inferred
+    parts = [inferred.kind]
+    if inferred.kind == "Csv":
+        names = {"\t": "tab", " ": "space"}
+        parts.append(f"separator {names.get(inferred.separator, inferred.separator)}")
+        parts += ["no header"] if not inferred.header else []
+    parts += [part for part in (inferred.encoding, inferred.compression, inferred.sub_path) if part]
+    return ", ".join(parts)
+
+
+def _translate(error: duckdb.Error, *, is_query: bool) -> OdfError:
+    """Return an error of DuckDB as an error of this program."""
+    kinds: list[tuple[type[duckdb.Error], Callable[[], OdfError]]] = [
+        (
+            duckdb.OutOfMemoryException,
+            lambda: OdfError(
+                f"not enough memory: {message}",
+                hint="close other programs, or read fewer columns and rows in a query",
+            ),
+        ),
+        (
+            duckdb.IOException,
+            lambda: OdfError(message, hint="check the file, and free disk space for temporary files"),
+        ),
+    ]
+    message = str(error).splitlines()[0].partition("Error: ")[2] or str(error).splitlines()[0]
+    for kind, create in kinds:
+        if isinstance(error, kind):
+            return create()
+    if is_query:
+        excerpt = [line for line in str(error).splitlines()[1:] if line.strip()]
+        return InvalidQuery(message, hint=f"near: {excerpt[0].strip()}" if excerpt else None)
+    return BadData(message)
+
+
+if __name__ == "__main__":
+    main()
