@@ -197,7 +197,7 @@ async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: 
         await drive.until(lambda: "1 200 of 7 200 rows" in drive.text())
         assert drive.healths[AIR] is Health.current  # a count does not change the dataset
         scan = Scan.of_dataset(source.entry(AIR).dataset)
-        compute_statistics(source.odf, scan, Reporter(), AIR)
+        compute_statistics(source.odf, scan, Reporter())
         await ends(drive, running, result={"name": "x", "rows": 7200})
         await drive.until(lambda: "entire changelog" in drive.text())
         assert "7 200" in drive.text()
