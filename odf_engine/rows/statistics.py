@@ -51,10 +51,9 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nulls: number of nulls; ``not_numbers``: number of NaN values.
-        distinct: number of distinct values; an estimate unless ``exact``.
+        distinct: number of distinct values.
         shortest, longest: characters of texts, bytes of binary values, items of lists.
-        frequent: most frequent first. The counts are exact if ``exact``, otherwise too low by at most
-            ``lost``.
+        frequent: most frequent first.
         bins: counts in intervals of equal width of the range of numbers and times.
     """
 
@@ -63,14 +62,12 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
     nulls: int | None = None
     not_numbers: int = 0
     distinct: int | None = None
-    exact: bool = True
     least: str | None = None
     greatest: str | None = None
     mean: float | None = None
     shortest: int | None = None
     longest: int | None = None
     frequent: list[FrequentValue] = []
-    lost: int = 0
     bins: list[int] = []
 
 
