@@ -112,6 +112,8 @@ def test_files_of_a_folder_are_united_by_column_name(tmp_path: Path) -> None:
     (folder / "1.csv").write_text("id,name\n1,a\n2,b\n")
     (folder / "2.csv").write_text("id,name\n3,c\n")
     (folder / "3.csv").write_text("name,size,id\nd,1.5,x9\n")
+    (tmp_path / "data 1").mkdir()  # the name of the folder is no pattern
+    (tmp_path / "data 1" / "1.csv").write_text("id,name\n9,z\n")
     rows = call_odf(f"./{folder.name}", "--json", cwd=tmp_path).json
     assert [row["id"] for row in rows] == ["1", "2", "3", "x9"]
     assert [row["size"] for row in rows] == [None, None, None, 1.5]
