@@ -171,7 +171,7 @@ _VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_statistics_equal_a_simple_model(data: st.DataObject) -> None:
     data_type = data.draw(st.sampled_from(list(_VALUES)))
     pool = data.draw(st.lists(_VALUES[data_type], min_size=1, max_size=8))
