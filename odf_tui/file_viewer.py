@@ -128,7 +128,7 @@ class FileScreen(Host):
         error: str
 
     @dataclass
-    class Progress(Message):
+    class ReadProgress(Message):
         """Posted while rows are read."""
 
         percent: float
@@ -170,7 +170,7 @@ class FileScreen(Host):
 
     def _read_files(self) -> None:
         def show_progress(percent: float) -> None:
-            self.post_message(self.Progress(percent))
+            self.post_message(self.ReadProgress(percent))
 
         def show(rows: FileRows) -> None:
             self.post_message(self.RowsRead(rows, load_window(FileWindow(rows))))
@@ -205,8 +205,8 @@ class FileScreen(Host):
             self.query_one(FilePane).show_message("", [(f" {printable(message.error)}", "bad")])
         self.query_one(FileStatus).show_text(message.error, "bad")
 
-    @on(Progress)
-    def _show_progress(self, message: Progress) -> None:
+    @on(ReadProgress)
+    def _show_progress(self, message: ReadProgress) -> None:
         if self._rows is not None and not self._rows.complete:
             first = count_of(self._rows.row_count, "row")
             self.query_one(FileStatus).show_text(f"reading: {message.percent:.0f} % · the first {first}")

@@ -59,9 +59,8 @@ class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe
 
     def run(self, context: JobContext, reporter: Reporter) -> StatisticsResult:
         rows, name = open_rows(context.workspace, self.dataset, self.file)
-        odf, dataset = context.workspace.odf, None if self.file else self.dataset
         with release_arrow_memory():
-            computed = row_statistics.compute_statistics(odf, rows, reporter, dataset)
+            computed = row_statistics.compute_statistics(context.workspace.odf, rows, reporter)
         return StatisticsResult(name, computed.rows)
 
     @classmethod

@@ -15,9 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, types
 from odf_engine.base.files import ensure_folder
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
@@ -33,7 +31,6 @@ MEMORY: Final = 384 << 20
 """Default limit of the memory of a database, in bytes. What exceeds it is in temporary files."""
 _BATCH_ROWS: Final = 1 << 14  # limits the memory for rows with large values
 _THREADS: Final = min(os.cpu_count() or 1, 4)
-_FLOATS: Final = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def comparable(column: pa.Array) -> pa.Array:
@@ -45,7 +42,7 @@ def comparable(column: pa.Array) -> pa.Array:
     column = decode_array(column)
     data_type = column.type
     if types.is_floating(data_type):
-        return column.view(_FLOATS[data_type.bit_width])
+        return column.view(f"int{data_type.bit_width}")
     if types.is_string(data_type) or types.is_fixed_size_binary(data_type):
         return column.cast(pa.binary())
     if types.is_large_string(data_type):

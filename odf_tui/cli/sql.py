@@ -31,13 +31,13 @@ from typing import Any, Final
 import click
 from msgspec.structs import replace
 
-from odf_engine.api import Query, QueryResult, escape_controls, escape_json, open_file, temporary_result
+from odf_engine.api import Query, QueryResult, open_file, temporary_result
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.cli.shared.input import read_text
 from odf_tui.cli.shared.options import DATASET, FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, file_format, print_note, row_form
-from odf_tui.cli.shared.query_rows import print_rows, summary_text, try_query
+from odf_tui.cli.shared.query_rows import copy_to_stdout, print_rows, summary_text, try_query
 from odf_tui.cli.shared.sql_shell import SqlShell
 from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.text.pinned_blocks import pin_lines
@@ -132,7 +132,7 @@ def _run_query(
     elif form in ("csv", "json"):
         with temporary_result(workspace.odf) as file:
             result = _submit_query(workspace, replace(request, output=str(file), format=form))
-            _copy_to_stdout(file, form)
+            copy_to_stdout(file, form)
     else:
         result = _submit_query(workspace, request)
         return result, print_rows(workspace.folder / result.path)
@@ -166,16 +166,6 @@ def _read_query(query: str) -> str:
         raise UsageError(error.message) from None
     except UnicodeDecodeError:
         raise UsageError(f"the query is not UTF-8 text: {query}") from None
-
-
-def _copy_to_stdout(file: Path, form: str) -> None:
-    """Copy a file to stdout, as UTF-8 in any locale; on a terminal, control characters are escaped."""
-    clean = escape_json if form == "json" else escape_controls if sys.stdout.isatty() else str
-    sys.stdout.flush()
-    with file.open(encoding="utf-8", newline="") as rows:
-        while text := rows.read(1 << 20):
-            sys.stdout.buffer.write(clean(text).encode())
-    sys.stdout.buffer.flush()
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -33,7 +33,7 @@ else:
     api_rows = LazyModule("odf_engine.api.rows")
 
 ORDER = 15
-MEANINGS = "less csv spreadsheet"
+MEANINGS = "less spreadsheet"
 
 
 @define_command("view", help=__doc__, example="odf view cases.csv -n 20", json=True)

@@ -78,20 +78,13 @@ def format_percent(part: int, whole: int) -> str:
 
 
 def format_distinct(column: ColumnStatistics) -> str:
-    """Format the number of distinct values. An estimate starts with ≈."""
-    if column.distinct is None:
-        return ""
-    if column.exact:
-        return format_count(column.distinct)
-    digits = max(len(str(column.distinct)) - 2, 0)  # two significant digits: more would look exact
-    return f"≈ {format_count(round(column.distinct, -digits))}"
+    """Format the number of distinct values."""
+    return "" if column.distinct is None else format_count(column.distinct)
 
 
 def format_distinct_short(column: ColumnStatistics) -> str:
     """Format the number of distinct values in at most six cells."""
-    if column.distinct is None:
-        return ""
-    return ("" if column.exact else "≈") + format_count_short(column.distinct)
+    return "" if column.distinct is None else format_count_short(column.distinct)
 
 
 def format_value(text: str | None, column_type: str = "") -> str:
@@ -180,21 +173,14 @@ def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
 def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLines:
     """Return the most frequent values as lines with bars."""
     if not _has_frequent_values(column):
-        return (
-            [[(" all values are distinct", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
-        )
-    title = (
-        "most frequent"
-        if column.exact
-        else f"most frequent, counts up to {format_count(column.lost)} too low"
-    )
+        return [[(" all values are distinct", "muted")]] if (column.distinct or 0) > 1 else []
     shown = column.frequent[:_MAX_SHOWN]
     numbers = max(len(format_count(value.count)) for value in shown)
     shares = max(len(format_percent(value.count, rows)) for value in shown)
     texts = [format_value(value.value, column.type) for value in shown]
     bar = max(min(16, (width - numbers - shares - 5) // 3), 4)
     name = max(min(max(map(cell_len, texts)), width - numbers - shares - bar - 5), 6)
-    lines: DescriptionLines = [[(f" {title}", "title")]]
+    lines: DescriptionLines = [[(" most frequent", "title")]]
     for text, entry in zip(texts, shown, strict=True):
         drawn = _BAR * _level(entry.count, shown[0].count, bar)
         lines.append(
@@ -399,9 +385,7 @@ class StatisticsScreen(Dialog[None]):
 
     def _summary_text(self, description: TableDescription) -> str:
         rows = count_of(description.statistics.rows, "row")
-        summary = f"{rows} · {self._rows}" if description.whole else f"{rows} · from file metadata only"
-        estimated = description.whole and any(not column.exact for column in description.statistics.columns)
-        return f"{summary} · ≈ estimated" if estimated else summary
+        return f"{rows} · {self._rows}" if description.whole else f"{rows} · from file metadata only"
 
     def _show_column(self) -> None:
         view, description = self.query_one("#about-column", WrappedLines), self._list.description

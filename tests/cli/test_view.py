@@ -125,6 +125,15 @@ def test_files_of_a_folder_are_united_by_column_name(tmp_path: Path) -> None:
     assert empty.code == 1 and "the folder has no data files" in empty.err
 
 
+def test_a_folder_that_is_not_read_completely_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(201):
+        (folder / f"{number}.csv").write_text("a\n1\n")
+    many = call_odf("./many", cwd=tmp_path)
+    assert many.code == 2 and "200 data files or more" in many.err
+
+
 def test_a_word_that_is_no_file_is_an_unknown_command(tmp_path: Path) -> None:
     unknown = call_odf("statu", cwd=tmp_path)
     assert unknown.code == 2 and "unknown command 'statu', did you mean 'status'?" in unknown.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from odf_engine.data.arrow_compute import describe_row, to_text
+from odf_engine.data.arrow_compute import describe_row, hash_values, to_text
 from odf_tui.cli.shared.output import json_records
 
 FAR = 285_744_583_800_000_000  # microseconds: the year 11024
@@ -37,3 +37,13 @@ def test_nanoseconds_of_times_are_complete_in_json() -> None:
 def test_description_of_a_row_is_limited() -> None:
     text = describe_row(pa.record_batch({f"c{number}": ["x" * 50] for number in range(20)}))
     assert len(text) == 300 and text.endswith("…")
+
+
+def test_hashes_are_equal_for_equal_values_only() -> None:
+    texts = pa.array([f"s-{number:06d}" for number in range(5000)])
+    assert len(hash_values(texts).unique()) == 5000
+    assert hash_values(texts.dictionary_encode()) == hash_values(texts)
+    assert len(hash_values(pa.array([0.0, -0.0, None, None])).unique()) == 2
+    # They are stored: another version must return the same.
+    assert hash_values(pa.array([1])).to_pylist() == [hash_values(pa.array([1], pa.int8()))[0].as_py()]
+    assert hash_values(pa.array([1], pa.uint64())).to_pylist() == [10451216379200822465]

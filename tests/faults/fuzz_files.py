@@ -23,7 +23,6 @@ from odf_engine.base.config import Config
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
-from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.digest import digest_file
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.engines.output_contract import EmittedRows
@@ -284,12 +283,6 @@ def run_key_file(description: bytes, scene: Scene) -> None:
     numbers = pa.array(range(-9, 20), pa.int64())
     file.find(numbers, numbers)
     list(file.ranges([3]))
-
-
-def sketches(scene: Scene) -> list[bytes]:
-    sketch = ColumnSketch(pa.int64())
-    sketch.add(pa.array([1, 2, 2, None]))
-    return [sketch.dump()]
 
 
 def workspace_file(pattern: str, *commands: str) -> Target:

@@ -17,7 +17,6 @@ from odf_engine.base import settings
 from odf_engine.base.config import Config
 from odf_engine.base.terminal_text import escape_controls, escape_json
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.ddl import parse_ddl, to_ddl
 from odf_engine.engines import grpc_messages as engine
 from odf_engine.errors import OdfError
@@ -361,7 +360,6 @@ TARGETS: Final = (
     Target("emitted-rows", lambda scene: files.arrow_files(scene)[:1], files.run_emitted_rows, cost=5),
     Target("checkpoint", files.checkpoints, files.run_checkpoint, cost=5),
     Target("key-file", files.descriptions, files.run_key_file, (CorruptKeyFile,), cost=5),
-    Target("sketch", files.sketches, lambda data, scene: ColumnSketch.load(pa.int64(), data), (ValueError,)),
     Target("settings", fixed(files.SETTINGS), files.run_settings, cost=20),
     Target("theme", files.theme_files, files.run_theme, cost=5),
     Target("session", files.sessions, files.run_session, cost=2),

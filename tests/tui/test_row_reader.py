@@ -85,7 +85,7 @@ def test_column_statistics_are_partial_until_computed(source: OpenWorkspace, ent
     assert told.comments == {"ship": "the captain's name for it", "berth no": "counted from the quay"}
     berth = next(column for column in told.statistics.columns if column.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
-    compute_statistics(source._workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
+    compute_statistics(source._workspace.odf, Scan.of_dataset(entry.dataset), Reporter())
     counted = source.column_statistics(str(entry.id), None)
     assert counted.whole
     assert [column.distinct for column in counted.statistics.columns][-3:] == [2, 3, 2]

@@ -121,7 +121,7 @@ class StatisticsReader(WorkspaceEntries):
             raise NotFound(
                 "the rows were evicted from the cache", hint="press K to compute them again"
             ) from None
-        return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
+        return ResultWindow(rows, file, self.entry(dataset).dataset.state().vocabulary)
 
     def write_temporary_rows(self, window: RowWindow) -> str:
         """Write the rows of a window to a file in the cache, for the worker, and return its path."""
@@ -160,8 +160,8 @@ def _required(state: ChainState) -> tuple[str, ...]:
     return tuple(field.name for field in read_declaration(state) or () if not field.nullable)
 
 
-class _FileRows:
-    """The rows of a file, with the names of system columns in the dataset.
+class ResultWindow:
+    """The rows of a file, with the names of the system columns.
 
     Attributes:
         file: the absolute path.

@@ -400,11 +400,10 @@ def _typed_value(column: InferredColumn, text: str) -> str | None:
     Returns:
         The expression, or None if the column has texts, or nested values as JSON.
     """
-    trimmed = f"trim({text}, {literal(_BLANKS)})"
     if column.type == "BOOLEAN":
-        return _boolean(trimmed)
+        return _boolean(f"trim({text}, {literal(_BLANKS)})")
     if column.type in ("BIGINT", "DOUBLE"):
-        return _number(column, trimmed)
+        return _number(column, text)
     if column.type in ("DATE", "TIMESTAMP"):
         return _epoch(column.form, text) if column.form.startswith("epoch") else _time(column, text)
     return None
@@ -423,7 +422,9 @@ def _number(column: InferredColumn, text: str) -> str:
         plain = f"translate({text}, {literal(_SPACES if group == ' ' else group)}, '')"
         plain = f"replace({plain}, ',', '.')" if form.endswith(",5") else plain
     pattern = INTEGER if column.type == "BIGINT" and not form else NUMBER_FORMS[form]
-    return _guarded(pattern, text, f"TRY_CAST({plain} AS {column.type})")
+    # Blanks around a number are ignored by the cast. To trim them is slow.
+    padded = re.compile(rf"\s*(?:{pattern.pattern})\s*")
+    return _guarded(padded, text, f"TRY_CAST({plain} AS {column.type})")
 
 
 def _guarded(pattern: re.Pattern[str], text: str, value: str) -> str:

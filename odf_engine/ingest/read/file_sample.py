@@ -59,7 +59,7 @@ FORMATS: Final = {
 }  # fmt: skip
 """Kinds of read steps by suffix."""
 _SUFFIXES: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
-_MAX_FILES: Final = 200
+MAX_FILES: Final = 200
 _DEPTH: Final = 4
 _MAX_BYTES: Final = 8 << 20
 _MAX_DOCUMENT: Final = 64 << 20
@@ -87,7 +87,7 @@ def find_data_files(folder: Path) -> list[tuple[str, int]]:
                     found.append((str(here / name), (Path(root) / name).stat().st_size))
                 except OSError:
                     continue  # removed since, or a broken link
-            if len(found) >= _MAX_FILES:
+            if len(found) >= MAX_FILES:
                 return found
     return found
 

@@ -21,7 +21,7 @@ from odf_engine.base.files import ensure_folder
 from odf_engine.base.processes import build_python_environment, is_process_running
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.ingest.read.file_sample import FORMATS, find_data_files, is_url, split_extensions
+from odf_engine.ingest.read.file_sample import FORMATS, MAX_FILES, find_data_files, is_url, split_extensions
 from odf_engine.net.urls import without_login
 
 _PROCESS: Final = "odf_engine.ingest.read.file_process"
@@ -263,7 +263,7 @@ def open_file_table(
 
     Raises:
         NotFound: a file does not exist, or a folder has no data files.
-        UsageError: the files have several formats.
+        UsageError: the files have several formats, or a folder has too many files.
     """
     with _scratch_folder(cache or _cache_folder()) as folder:
         paths: list[str] = []
@@ -291,6 +291,9 @@ def _local_files(path: Path) -> list[str]:
         if not files:
             hint = f"data files have the extensions {', '.join(FORMATS)}"
             raise NotFound(f"the folder has no data files: {path}", hint=hint)
+        if len(files) >= MAX_FILES:  # the rest was not searched
+            problem = f"the folder has {MAX_FILES} data files or more: {path}"
+            raise UsageError(problem, hint=f"name the files, such as {path}/*{Path(files[0]).suffix}")
         return files
     if not path.exists():
         raise NotFound(f"file not found: {path}", hint="check the path")
