@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from odf_engine.ingest import new_columns as new_columns
     from odf_engine.ingest import polling_source as polling_source
     from odf_engine.ingest import push_source as push_source
+    from odf_engine.ingest.read import file_table as file_table
     from odf_engine.metadata import yaml as metadata_yaml
     from odf_engine.net import download as net_download
     from odf_engine.net import http_client as http_client
@@ -97,6 +98,7 @@ else:
     new_columns = LazyModule("odf_engine.ingest.new_columns")
     polling_source = LazyModule("odf_engine.ingest.polling_source")
     push_source = LazyModule("odf_engine.ingest.push_source")
+    file_table = LazyModule("odf_engine.ingest.read.file_table")
     metadata_yaml = LazyModule("odf_engine.metadata.yaml")
     net_download = LazyModule("odf_engine.net.download")
     http_client = LazyModule("odf_engine.net.http_client")

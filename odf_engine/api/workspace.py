@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from msgspec.structs import replace
+
 from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.dataset_editor import DatasetEditor
@@ -28,6 +30,7 @@ from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
 from odf_engine.jobs.remotes import FoundDataset, Search
 from odf_engine.on_demand import metadata_yaml
+from odf_engine.sql.query_text import file_names, line_and_column
 from odf_engine.worker.client import run_jobs
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
@@ -138,10 +141,29 @@ class Workspace(
         """The settings of the workstation; the defaults if the file of settings is invalid."""
         return self._settings[0].ui
 
-    @property
-    def sql_engine(self) -> Literal["spark", "datafusion"]:
-        """The engine of queries: the setting ``sql.engine``."""
-        return self._settings[0].sql.engine
+    def complete_query(self, query: Query) -> Query:
+        """Return a query with its engine, and with the files that it names.
+
+        Args:
+            query: the query. If its ``engine`` is "", DuckDB runs a query over files, Spark runs a query with
+                a proof, and the engine of the setting ``sql.engine`` runs other queries.
+
+        Raises:
+            UsageError: the engine is unknown, or cannot read files.
+        """
+        names = file_names(query.sql)
+        default = "duckdb" if names else "spark" if query.proof else self._settings[0].sql.engine
+        query = replace(query, engine=query.engine or default)
+        if query.engine == "duckdb":
+            return replace(query, files={table.name: _location(table.name) for table in names})
+        if names and query.engine == "spark":
+            line, column = line_and_column(query.sql, names[0].start)
+            raise UsageError(
+                f"Spark cannot read the file '{names[0].name}' in a query",
+                where=f"query, line {line}, column {column}",
+                hint="use the engine duckdb, or add the file as a dataset: odf add FILE",
+            )
+        return query
 
     @property
     def settings_problem(self) -> str:
@@ -374,22 +396,21 @@ class Workspace(
         as_at: Version | None = None,
         as_of: Moment | None = None,
         limit: int | None = 1_000_000,
-        engine: Literal["spark", "datafusion"] | None = None,
+        engine: Literal["spark", "duckdb"] | None = None,
     ) -> Rows:
         """Run a SQL query over the datasets of the workspace, by their names.
 
         Args:
-            query: the query.
+            query: the query. DuckDB also reads files, as in ``FROM 'cases.csv'``.
             as_at: a system time: all datasets as at that time.
             as_of: an event time: only the events up to it.
             limit: maximum number of rows, or None for all.
-            engine: the engine, and its SQL dialect; DataFusion does not start Spark. By default the
-                setting ``sql.engine``, which is Spark.
+            engine: the engine, and its SQL dialect; DuckDB does not start Spark. By default DuckDB for files,
+                and the setting ``sql.engine`` for other queries, which is Spark.
 
         Raises:
             InvalidQuery: the error has the position in the query.
-            UsageError: an unknown engine.
-            Unsupported: DataFusion is not installed.
+            UsageError: the engine is unknown, or cannot read files.
 
         >>> workspace.sql("SELECT city, max(population) AS n FROM city.population GROUP BY city ORDER BY n")
         result: 2 rows
@@ -397,17 +418,14 @@ class Workspace(
         Oslo  710000
         Rome  2800000
         """
-        chosen = engine or self._workspace.config.sql.engine
-        if chosen not in ("spark", "datafusion"):
-            raise UsageError(f"unknown engine '{chosen}' for queries", hint="use spark or datafusion")
         request = Query(
             sql=query,
-            engine=chosen,
+            engine=engine or "",
             limit=limit,
             as_at=None if as_at is None else version_text(as_at),
             as_of=None if as_of is None else instant_text(as_of),
         )
-        result = self._runner.run(request, " ".join(query.split())[:60])
+        result = self._runner.run(self.complete_query(request), " ".join(query.split())[:60])
         return Rows.of_file(self.folder / result.path, "result")
 
     def watch(self, listener: Callable[[Event], object]) -> Watch:
@@ -445,3 +463,8 @@ class Workspace(
 
     def _count(self) -> str:
         return f"{len(self)} dataset{'' if len(self) == 1 else 's'}"
+
+
+def _location(name: str) -> str:
+    """Return the absolute path of a file in a query, or its URL."""
+    return name if "://" in name else str(Path(name).expanduser().absolute())

@@ -71,7 +71,10 @@ class DataFusionConfig(SettingsGroup, frozen=True):
 class SqlConfig(SettingsGroup, frozen=True):
     """Queries over datasets."""
 
-    engine: Annotated[Literal["spark", "datafusion"], Meta(description="engine of SQL queries")] = "spark"
+    engine: Annotated[Literal["spark", "duckdb"], Meta(description="engine of SQL queries")] = "spark"
+    memory: Annotated[
+        str, Meta(pattern=_SIZE, description="memory limit for the rows of a DuckDB query, such as 2g")
+    ] = "1g"
 
 
 class WorkerConfig(SettingsGroup, frozen=True):

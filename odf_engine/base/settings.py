@@ -385,6 +385,8 @@ def _validate(plain: Any, path: Path) -> dict[str, Any]:
                 _resolve(dotted)
             except UsageError as error:
                 raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
+    if isinstance(sql := plain.get("sql"), dict) and sql.get("engine") == "datafusion":
+        plain["sql"] = {**sql, "engine": "duckdb"}  # which replaced it
     try:
         msgspec.json.encode(msgspec.convert(plain, Config))
     except msgspec.ValidationError as error:

@@ -18,7 +18,6 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.query_process.client import Isolation, QueryOptions, QueryRows, run_query
 from odf_engine.engines.contract import (
     ComputedResult,
     Operation,
@@ -39,6 +38,7 @@ from odf_engine.engines.sandbox import (
 )
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.query_process.client import Isolation, QueryOptions, QueryRows, run_query
 from odf_engine.storage.scratch import job_scratch_folder
 
 _FOLDER: Final = Path("/query")  # path of the query's folder in the sandbox

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.query_process.client import QueryOptions, storable_rows
-from odf_engine.query_process.client import run_query as run_in_process
 from odf_engine.errors import InvalidQuery
 from odf_engine.ingest.raw_query import FindEngine, RawQueryEngine, find_built_in_engine
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, RawQueryRequest, Sql, SqlQueryStep
+from odf_engine.query_process.client import QueryOptions, storable_rows
+from odf_engine.query_process.client import run_query as run_in_process
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.parquet_files import parquet_frame

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
 from odf_engine.on_demand import (
+    file_table,
     proof_check,
     query_execution,
     query_proof,
@@ -31,9 +32,13 @@ from odf_engine.on_demand import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.data.parquet.slices import TableFiles
     from odf_engine.rows.execution import QueryAnswer, Tables, TimeTravelDefaults
     from odf_engine.spark import SparkSession
     from odf_engine.workspace.workspace import Workspace
+
+SQL_ENGINES: Final = ("spark", "duckdb")
+"""The engines of queries."""
 
 
 class ResultColumn(msgspec.Struct, frozen=True):
@@ -83,7 +88,8 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         format: format of that file.
         proof: create a query proof.
         sign: the dataset whose key signs the proof.
-        engine: runs the query; only Spark can create proofs.
+        engine: runs the query: ``spark`` or ``duckdb``; only Spark can create proofs.
+        files: absolute paths and URLs of files by their names in the query; only DuckDB reads them.
     """
 
     read_only = True
@@ -100,7 +106,8 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
     format: Literal["csv", "json", "ndjson", "parquet"] = "parquet"
     proof: bool = False
     sign: str | None = None
-    engine: Literal["spark", "datafusion"] = "spark"
+    engine: str = "spark"
+    files: dict[str, str] = {}
 
     @property
     def needs_spark(self) -> bool:
@@ -114,7 +121,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         key = None if self.sign is None else _key(workspace, self.sign)
         reporter.log(self.sql.strip())
         tables = query_execution.Tables(workspace, reporter, defaults)
-        session = None if self.engine == "datafusion" else context.host.spark(reporter).session()
+        session = context.host.spark(reporter).session() if self.needs_spark else None
         with release_arrow_memory(), _execute(self, workspace, tables, session, reporter) as answer:
             tables.check_all_used()
             stored = _store_rows(self, workspace, answer, reporter)
@@ -156,21 +163,35 @@ class _StoredRows(NamedTuple):
 def _execute(
     request: Query, workspace: Workspace, tables: Tables, session: SparkSession | None, reporter: Reporter
 ) -> Iterator[QueryAnswer]:
-    """Run the query with Spark, or with DataFusion without a session."""
+    """Run the query with Spark, or with DuckDB without a session."""
     if session is not None:
         with query_execution.execute_query(
             request.sql, tables.names, tables.files, session, reporter, proven=request.proof
         ) as answer:
             yield answer
         return
-    memory = parse_size(workspace.config.datafusion.memory)
-    with (
-        scratch.job_scratch_folder(workspace.odf / "cache", "query") as folder,
-        query_execution.execute_with_datafusion(
-            request.sql, tables.names, tables.files, folder, memory, reporter
-        ) as answer,
-    ):
+    memory = parse_size(workspace.config.sql.memory)
+    with scratch.job_scratch_folder(workspace.odf / "cache", "query") as folder, ExitStack() as stack:
+
+        def open_file(name: str) -> TableFiles:
+            return stack.enter_context(_open_file(name, request.files[name], folder, reporter))
+
+        answer = stack.enter_context(
+            query_execution.execute_with_duckdb(
+                request.sql, tables.names, tables.files, open_file, folder, memory, reporter
+            )
+        )
         yield answer
+
+
+@contextmanager
+def _open_file(name: str, location: str, folder: Path, reporter: Reporter) -> Iterator[TableFiles]:
+    """Read a file with the types that a new dataset would have, as a table of this name."""
+    with file_table.open_file_table([location], None, folder) as table:
+        rows = table.read(reporter)
+        for note in rows.notes:
+            reporter.warn(f"{name}: {note}", "file")
+        yield rows.as_table(name)
 
 
 def _check(request: Query) -> None:
@@ -178,7 +199,9 @@ def _check(request: Query) -> None:
         raise UsageError("the query is empty", hint="write a query, such as SELECT 1")
     if request.limit is not None and request.limit < 1:
         raise UsageError("invalid limit: must be at least 1")
-    if request.proof and request.engine != "spark":
+    if request.engine not in SQL_ENGINES:
+        raise UsageError(f"unknown engine '{request.engine}' for queries", hint="use spark or duckdb")
+    if request.proof and not request.needs_spark:
         raise UsageError(f"the engine {request.engine} cannot create a proof", hint="use the engine spark")
     if request.sign is not None and not request.proof:
         raise UsageError("only a query proof can be signed")

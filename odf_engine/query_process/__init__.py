@@ -1,5 +1,5 @@
-"""DataFusion: queries over Parquet files in a separate process, results as Arrow batches.
+"""Queries over Parquet files in a separate process of DuckDB or DataFusion, results as Arrow batches.
 
-Only `query_process` and `row_lineage`, which run in that process, import the library. The package must not
-import `workspace`, `ingest`, `derive` or `rows`.
+Only `duckdb_process`, `datafusion_process` and `row_lineage` import these libraries; they run in that process.
+The package must not import `workspace`, `ingest`, `derive` or `rows`.
 """

@@ -1,11 +1,13 @@
-"""Runs a query in the DataFusion process, from the side of the job."""
+"""Runs a query in the process of DataFusion or DuckDB, from the side of the job."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from odf_engine.chain.normal_form import INSTALL_DATAFUSION, stateful_query_erro
 from odf_engine.data.arrow_compute import python_values
 from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.data.schema_enforcement import cast_lossless, slice_type
+from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
+from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.query_process.query_request import (
     LISTED_EXTENSION,
     PROPERTIES,
@@ -30,12 +34,32 @@ from odf_engine.query_process.query_request import (
     QueryTable,
     ResultProperties,
 )
-from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
-from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.sql.query_text import make_names_unique
 
-_PROCESS: Final = "odf_engine.query_process.datafusion_process"
 _MAX_TAIL_BYTES: Final = 1 << 16
+_SPARE_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True)
+class QueryProgram:
+    """A program that runs queries.
+
+    Attributes:
+        name: its name.
+        module: the module that is started with ``python -m``.
+        setting: the setting of its memory.
+    """
+
+    name: str
+    module: str
+    setting: str
+
+
+DATAFUSION: Final = QueryProgram(
+    "DataFusion", "odf_engine.query_process.datafusion_process", "datafusion.memory"
+)
+DUCKDB: Final = QueryProgram("DuckDB", "odf_engine.query_process.duckdb_process", "sql.memory")
+"""It runs one step, without tracking, system time or isolation."""
 
 
 class UnknownTable(InvalidQuery):
@@ -71,7 +95,7 @@ class QueryRows:
     """The rows of a query.
 
     Attributes:
-        schema: their schema, with the types of DataFusion.
+        schema: their schema, with the types of the program.
         properties: their order.
         batches: the rows; can be consumed once.
     """
@@ -130,12 +154,14 @@ class QueryOptions:
         system_columns: the tables are slices: the offset is read as BIGINT and the operation as INT.
         system_time: value of ``system_time()``, or None if there is no such function.
         isolation: how the process is isolated.
+        program: the program that runs the query.
     """
 
     tracked: bool = False
     system_columns: bool = True
     system_time: str | None = None
     isolation: Isolation | None = None
+    program: QueryProgram = DATAFUSION
 
 
 @contextmanager
@@ -165,31 +191,33 @@ def run_query(
         OdfError: the process failed.
         Cancelled: the query was cancelled.
     """
-    check_installed()
+    program = options.program
+    if program is DATAFUSION:
+        check_installed()
     isolation, tracked = options.isolation or Isolation(), options.tracked
     with tempfile.TemporaryDirectory(dir=folder, prefix="query-") as name:
         files = _QueryFiles(Path(name), isolation)
         request = QueryRequest(
             steps=[QueryStep(step.query, step.alias) for step in steps],
-            tables=[
-                files.add_table(each, number, tracked=tracked, system_columns=options.system_columns)
-                for number, each in enumerate(tables)
-            ],
+            tables=[files.add_table(table, number, options) for number, table in enumerate(tables)],
             tracked=tracked,
             memory=memory,
             scratch=str(files.inside("scratch")),
             system_time=options.system_time,
         )
-        with (
-            (files.folder / "errors").open("w+b") as errors,
-            _running(request, files.folder, isolation, errors, reporter) as process,
-        ):
-            assert process.stdout is not None
-            reader = _Reader(process, errors, is_isolated=isolation.inside is not None)
-            try:
-                yield reader.open()
-            finally:
-                reader.close()
+        started = _spare.take() if program is DUCKDB else None
+        started = started or _start(program, isolation, files.folder)
+        try:
+            with _running(started.process, request, files.folder, isolation, reporter):
+                reader = _Reader(started, program, is_isolated=isolation.inside is not None)
+                try:
+                    yield reader.open()
+                finally:
+                    reader.close()
+        finally:
+            started.errors.close()
+            if program is DUCKDB:
+                _spare.prepare()
 
 
 class _QueryFiles:
@@ -205,25 +233,28 @@ class _QueryFiles:
         """Return a path of the folder in the process."""
         return (self._inside or self.folder).joinpath(*parts)
 
-    def add_table(self, table: TableFiles, number: int, *, tracked: bool, system_columns: bool) -> QueryTable:
-        """Link the files of a table, and return it for the process."""
+    def add_table(self, table: TableFiles, number: int, options: QueryOptions) -> QueryTable:
+        """Return a table for the process, with links to its files for DataFusion."""
         folder = None
-        if table.paths:
+        for path in table.paths:
+            if not path.is_file():  # DataFusion would skip it
+                raise NotFound("missing slice", where=str(path), hint="check the dataset with odf verify")
+        if table.paths and options.program is DATAFUSION:
             (self.folder / "in" / str(number)).mkdir()
             for index, path in enumerate(table.paths):
                 link = self.folder / "in" / str(number) / f"{index:09d}{LISTED_EXTENSION}"
-                if not path.is_file():  # DataFusion would skip it.
-                    raise NotFound("missing slice", where=str(path), hint="check the dataset with odf verify")
                 self._link(path.absolute(), link)
             folder = str(self.inside("in", str(number)))
         offset, operation = table.vocab.offset_column, table.vocab.operation_type_column
-        types = {offset: pa.int64(), operation: pa.int32()} if system_columns else {}
+        types = {offset: pa.int64(), operation: pa.int32()} if options.system_columns else {}
         schema = pa.schema([field.with_type(types.get(field.name, field.type)) for field in table.schema])
         data = schema.serialize().to_pybytes()
-        if not tracked:
+        if options.program is DUCKDB:
+            return QueryTable(table.name, data, paths=[str(path.resolve()) for path in table.paths])
+        if not options.tracked:
             return QueryTable(table.name, data, folder)
         passed = [offset, operation, table.vocab.system_time_column]
-        return QueryTable(table.name, data, folder, offset, operation, passed)
+        return QueryTable(table.name, data, folder, offset=offset, operation=operation, passed=passed)
 
     def _link(self, path: Path, link: Path) -> None:
         if self._inside is None:
@@ -238,23 +269,92 @@ class _QueryFiles:
             shutil.copyfile(path, link)
 
 
-@contextmanager
-def _running(
-    request: QueryRequest, folder: Path, isolation: Isolation, errors: BinaryIO, reporter: Reporter
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process and send it the request; kill it at the end, and when the job is cancelled."""
+@dataclass(frozen=True)
+class _Started:
+    """A process, and the file of its errors."""
+
+    process: subprocess.Popen[bytes]
+    errors: BinaryIO
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.errors):
+            assert file is not None
+            with suppress(BrokenPipeError):
+                file.close()
+
+
+def _start(program: QueryProgram, isolation: Isolation, folder: Path | None = None) -> _Started:
     environment = isolation.environment or {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+        "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
     }
+    command = [sys.executable, "-P", "-m", program.module]
+    errors = tempfile.TemporaryFile() if folder is None else (folder / "errors").open("w+b")  # noqa: SIM115
     process = subprocess.Popen(
-        isolation.wrap([sys.executable, "-P", "-m", _PROCESS], folder),
+        command if folder is None else isolation.wrap(command, folder),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         env=environment,
         start_new_session=True,
     )
+    return _Started(process, errors)
+
+
+class _Spare:
+    """A process of DuckDB that waits for the next query, since its start takes longer than many queries.
+
+    It exits with this process, and when no query needs it for some minutes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: _Started | None = None
+        self._timer: threading.Timer | None = None
+
+    def take(self) -> _Started | None:
+        """Return the process, or None if there is none."""
+        with self._lock:
+            started, self._started = self._started, None
+            if self._timer is not None:
+                self._timer.cancel()
+        if started is not None and started.process.poll() is not None:
+            started.end()
+            return None
+        return started
+
+    def prepare(self) -> None:
+        """Start the process, unless one waits."""
+        with self._lock:
+            if self._started is not None:
+                return
+            with suppress(OSError):  # the next query starts its own, or fails with the reason
+                self._started = _start(DUCKDB, Isolation())
+                self._timer = threading.Timer(_SPARE_SECONDS, self.end)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def end(self) -> None:
+        """End the process."""
+        if (started := self.take()) is not None:
+            started.end()
+
+
+_spare: Final = _Spare()
+atexit.register(_spare.end)
+
+
+@contextmanager
+def _running(
+    process: subprocess.Popen[bytes],
+    request: QueryRequest,
+    folder: Path,
+    isolation: Isolation,
+    reporter: Reporter,
+) -> Iterator[None]:
+    """Send the process the request; kill it at the end, and when the job is cancelled."""
     assert process.stdin is not None and process.stdout is not None
     try:
         check_limits = isolation.watch(process, folder)
@@ -263,7 +363,7 @@ def _running(
                 process.stdin.write(msgspec.json.encode(request) + b"\n")
                 process.stdin.flush()
             try:
-                yield process
+                yield
             except OdfError:
                 reporter.raise_if_cancelled()
                 process.kill()
@@ -281,9 +381,10 @@ def _running(
 class _Reader:
     """Reads the rows of a process, or its error."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: BinaryIO, *, is_isolated: bool) -> None:
-        self._process = process
-        self._errors = errors
+    def __init__(self, started: _Started, program: QueryProgram, *, is_isolated: bool) -> None:
+        self._process = started.process
+        self._errors = started.errors
+        self._program = program
         self._is_isolated = is_isolated
         self._batches: Generator[pa.RecordBatch] | None = None
 
@@ -339,8 +440,9 @@ class _Reader:
             text = b" / ".join(lines).decode("utf-8", "replace")[-400:]
             code = self._process.returncode
             return OdfError(
-                f"the DataFusion process ended with code {code}{f': {text}' if text else ''}",
-                hint="if it ran out of memory, reduce datafusion.memory so that more rows are stored on disk",
+                f"the process of {self._program.name} ended with code {code}{f': {text}' if text else ''}",
+                hint=f"if it ran out of memory, reduce {self._program.setting} so that more rows are stored"
+                " on disk",
             )
         return _to_error(report)
 

@@ -1,18 +1,19 @@
 """The DuckDB process (``python -m``): runs one query and streams its rows.
 
 See :mod:`odf_engine.query_process.query_request` for its messages. The query can read only the files of its
-tables: access to other files, extensions and changes of the configuration are disabled before it is parsed.
+tables: access to other files, extensions and changes of settings are disabled before it is parsed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, BinaryIO, Final
 
 import duckdb
 import msgspec
@@ -20,32 +21,62 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.query_process.query_request import PROPERTIES, ErrorReport, QueryRequest, QueryTable
+from odf_engine.sql.duckdb_text import (
+    PREPARATION,
+    SETTINGS,
+    confinement,
+    path_list,
+    quoted,
+    storable_value,
+)
 
 _BATCH_ROWS: Final = 1 << 14
-_VALUE_ERRORS: Final = ("Conversion", "Out of Range", "Invalid Input", "Mismatch Type", "Divide by Zero")
+_THREADS: Final = min(os.cpu_count() or 1, 4)
+_TYPE_NAMES: Final = {
+    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
+    "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT",
+    "halffloat": "FLOAT", "float": "FLOAT", "double": "DOUBLE", "string": "VARCHAR", "binary": "BLOB",
+    "fixed_size_binary": "BLOB", "date32": "DATE", "date64": "DATE", "time32": "TIME", "time64": "TIME",
+    "null": "INTEGER",
+}  # fmt: skip
+"""Types of DuckDB by types of Arrow."""
+_INVALID_VALUE: Final = ("Conversion", "Out of Range", "Invalid Input", "Mismatch Type", "Divide by Zero")
+_EXPLAIN: Final = "EXPLAIN "
+_SELECT: Final = "a query must be one SELECT"
+_FILES: Final = "a query reads only datasets, and files as in FROM 'cases.csv'"
+_NO_SCHEMA: Final = re.compile(r'Table with name "?(.+?)"? does not exist because schema')
+_JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
+
+
+class _Failure(Exception):
+    """The query failed."""
+
+    def __init__(self, report: ErrorReport) -> None:
+        super().__init__(report.message)
+        self.report = report
 
 
 def main() -> None:
     """Run the query of the request, and exit with 0 after its last row."""
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=QueryRequest)
+    line = sys.stdin.buffer.readline()
+    if not line:  # no query needs this process
+        os._exit(0)
+    request = msgspec.json.decode(line, type=QueryRequest)
     threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # A library could print to standard output.
+    os.dup2(2, 1)  # a library could print to standard output
     try:
         _write_rows(request, output)
-    except duckdb.Error as error:
-        _exit(_report(error, request))
-    except BrokenPipeError:  # The job has all rows that it needs.
-        os._exit(0)
-    except (OSError, pa.ArrowException) as error:
-        _exit(ErrorReport("other", f"an input cannot be read: {str(error).splitlines()[0]}"))
-
-
-def _exit(report: ErrorReport) -> NoReturn:
-    sys.stderr.flush()
-    os.write(2, b"\n" + msgspec.json.encode(report) + b"\n")
-    os._exit(1)
+        code = 0
+    except BrokenPipeError:  # the job has all rows that it needs
+        code = 0
+    except _Failure as failure:
+        code = _send(failure.report)
+    except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+        code = _send(_describe(error, request.steps[0].query))
+    os._exit(code)  # threads of the library, and the one that reads the input, could delay the end
 
 
 def _exit_at_end_of_input() -> None:
@@ -53,64 +84,183 @@ def _exit_at_end_of_input() -> None:
     os._exit(0)
 
 
-def _write_rows(request: QueryRequest, output: Any) -> None:
+def _send(report: ErrorReport) -> int:
+    """Write the report; return the exit code."""
+    sys.stderr.flush()
+    os.write(2, b"\n" + msgspec.json.encode(report) + b"\n")
+    return 1
+
+
+def _write_rows(request: QueryRequest, output: BinaryIO) -> None:
     """Write the rows as an Arrow IPC stream."""
     scratch = Path(request.scratch)
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "memory_limit": f"{request.memory >> 10}KiB",
-            "temp_directory": str(scratch),
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        },
-    )
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET errors_as_json = true")
-    for table in request.tables:
-        _create_view(connection, table, scratch)
-    folders = [table.folder for table in request.tables if table.folder] + [str(scratch)]
-    connection.execute(f"SET allowed_directories = [{', '.join(map(_literal, folders))}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    (step,) = request.steps
-    statements = connection.extract_statements(step.query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        _exit(ErrorReport("query", "a query must be one SELECT", "query"))
-    reader = connection.execute(statements[0]).to_arrow_reader(_BATCH_ROWS)
-    schema = reader.schema.with_metadata({PROPERTIES: b"{}"})
+    settings = SETTINGS | {
+        "memory_limit": f"{request.memory >> 10}KiB",
+        "threads": _THREADS,
+        "temp_directory": str(scratch),
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    for statement in (*PREPARATION, "SET errors_as_json = true"):
+        connection.execute(statement)
+    for number, table in enumerate(request.tables):
+        _create_view(connection, table, scratch / f"texts-{number}")
+    for statement in confinement([scratch], [path for table in request.tables for path in table.paths]):
+        connection.execute(statement)
+    rows = _stored_rows(_parse(connection, request.steps[0].query)).to_arrow_reader(_BATCH_ROWS)
+    schema = rows.schema.with_metadata({PROPERTIES: b'{"ordered":false,"rowWise":false}'})
     with pa.ipc.new_stream(output, schema) as writer:
         output.flush()
-        for batch in reader:
+        for batch in rows:
             writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             output.flush()
     output.close()
-    os._exit(0)  # Threads of the library, and the one that reads the input, could delay the end.
 
 
-def _create_view(connection: duckdb.DuckDBPyConnection, table: QueryTable, scratch: Path) -> None:
-    """Create a view with the columns of a table. Columns that no file has are null."""
-    schema = _readable_schema(pa.ipc.read_schema(pa.py_buffer(table.schema)))
-    kinds = [str(kind) for kind in connection.from_arrow(schema.empty_table()).types]
-    paths = [] if table.folder is None else sorted(str(path) for path in Path(table.folder).iterdir())
-    if not paths:
-        columns = (f"NULL::{kind} AS {_quoted(name)}" for name, kind in zip(schema.names, kinds, strict=True))
-        rows = "(SELECT 1) WHERE false"
-    else:
-        rows = f"read_parquet([{', '.join(map(_literal, paths))}], union_by_name = true)"
-        if any(types.is_decimal256(field.type) for field in _wide_columns(table)):
-            rows = f"read_parquet({_literal(str(_with_texts(paths, scratch)))})"
+def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
+    """Return the rows of a query, which must be one SELECT."""
+    statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise _Failure(ErrorReport("query", _SELECT, hint="remove the other statements"))
+    try:
+        return connection.sql(query)
+    except duckdb.Error:
+        try:
+            connection.execute(_EXPLAIN + query)
+        except duckdb.Error as error:  # it has the position
+            raise _Failure(_describe(error, query, len(_EXPLAIN))) from None
+        raise
+
+
+def _stored_rows(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Return rows with types that Arrow has."""
+    kinds = list(map(str, relation.types))
+    values = [storable_value(f"#{at}", kind) for at, kind in enumerate(kinds, start=1)]
+    if all(value.startswith("#") for value in values):
+        return relation
+    columns = zip(values, map(quoted, relation.columns), strict=True)
+    return relation.project(", ".join(f"{value} AS {name}" for value, name in columns))
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, table: QueryTable, copies: Path) -> None:
+    """Create a view with the columns of a table. Columns that no file has are null.
+
+    Args:
+        copies: the folder for copies of files that DuckDB cannot read exactly.
+    """
+    schema = pa.ipc.read_schema(pa.py_buffer(table.schema))
+    _check_names(table.name, schema.names)
+    wide = [field.name for field in schema if types.is_decimal256(field.type)]
+    kinds = [_type_name(field.type) for field in schema]
+    paths = list(map(Path, table.paths))
+    stored: dict[str, str] = {}
+    rows = "(SELECT 1) WHERE false"
+    if paths:
+        if wide:
+            copies.mkdir()
+            paths = [_with_texts(path, copies / path.name, wide) for path in paths]
+        rows = f"read_parquet({path_list(paths)}, union_by_name = true)"
         relation = connection.sql(f"FROM {rows}")
         stored = dict(zip(relation.columns, map(str, relation.types), strict=True))
-        columns = (
-            _column(name, kind, stored.get(name)) for name, kind in zip(schema.names, kinds, strict=True)
-        )
-    connection.execute(f"CREATE VIEW {_quoted(table.name)} AS SELECT {', '.join(columns)} FROM {rows}")
+    columns = [_column(name, kind, stored.get(name)) for name, kind in zip(schema.names, kinds, strict=True)]
+    view = quoted(table.name)
+    connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {', '.join(columns)} FROM {rows}")
+
+
+def _check_names(table: str, names: Sequence[str]) -> None:
+    """Check that no two columns have the same name, as DuckDB compares names."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.casefold(), name)
+        if other != name:
+            problem = f"the columns '{other}' and '{name}' of {table} have the same name in DuckDB"
+            raise _Failure(ErrorReport("query", problem, hint="use the engine spark"))
+
+
+def _type_name(data_type: pa.DataType) -> str:
+    """Return the type of DuckDB for the values of a column. Decimals of more than 38 digits are texts."""
+    if types.is_decimal(data_type):
+        is_wide = data_type.precision > 38
+        return "VARCHAR" if is_wide else f"DECIMAL({data_type.precision},{data_type.scale})"
+    if types.is_timestamp(data_type):
+        if data_type.unit == "ns":
+            return "TIMESTAMPTZ_NS" if data_type.tz else "TIMESTAMP_NS"
+        return "TIMESTAMP WITH TIME ZONE" if data_type.tz else "TIMESTAMP"
+    if types.is_struct(data_type):
+        return f"STRUCT({', '.join(f'{quoted(part.name)} {_type_name(part.type)}' for part in data_type)})"
+    if types.is_map(data_type):
+        return f"MAP({_type_name(data_type.key_type)}, {_type_name(data_type.item_type)})"
+    if is_list_like(data_type):
+        return f"{_type_name(data_type.value_type)}[]"
+    name = str(data_type).removeprefix("large_").removesuffix("_view").partition("[")[0]
+    return _TYPE_NAMES[name]
 
 
 def _column(name: str, kind: str, stored: str | None) -> str:
     """Return the expression of a column; ``stored`` is its type in the files, or None if they lack it."""
-    column = _quoted(name)
+    column = quoted(name)
     if stored is None:
         return f"NULL::{kind} AS {column}"
     return column if stored == kind else f"CAST({column} AS {kind}) AS {column}"
+
+
+def _with_texts(path: Path, target: Path, columns: Sequence[str]) -> Path:
+    """Copy a file with columns as text. DuckDB would read decimals of more than 38 digits as DOUBLE."""
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        for name in columns:
+            if (at := schema.get_field_index(name)) >= 0:
+                schema = schema.set(at, pa.field(name, pa.string()))
+        with pq.ParquetWriter(target, schema) as writer:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return target
+
+
+def _describe(error: Exception, query: str, skipped: int = 0) -> ErrorReport:
+    """Describe an error of the library; its text has the details as JSON.
+
+    Args:
+        error: the error.
+        query: the query.
+        skipped: the number of bytes before the query in the statement that failed.
+    """
+    match = _JSON.search(str(error))
+    try:
+        details: dict[str, Any] = json.loads(match[0]) if match is not None else {}
+    except ValueError:
+        details = {}
+    kind = details.get("exception_type", "")
+    message = str(details.get("exception_message") or error or "not enough memory")
+    first, _, rest = message.partition("\n")
+    name, candidates = details.get("name", ""), details.get("candidates", "")
+    where = _place(query, details.get("position"), skipped)
+    if (match := _NO_SCHEMA.match(first)) is not None:
+        name = match[1]
+    if match is not None or (kind == "Catalog" and details.get("type") == "Table"):
+        return ErrorReport("query", f"table '{name}' not found", where, table=name)
+    if details.get("error_subtype") == "COLUMN_NOT_FOUND":
+        hint = f"did you mean {candidates.split(',')[0]}?" if candidates else ""
+        return ErrorReport("query", f"column '{name}' not found", where, hint)
+    if kind == "Permission":
+        return ErrorReport("query", first, where, _FILES)
+    if kind == "Out of Memory" or isinstance(error, MemoryError):
+        problem = f"the query needs more memory than sql.memory: {first}"
+        return ErrorReport("other", problem, hint="increase sql.memory, or read fewer columns and rows")
+    if kind in _INVALID_VALUE:
+        return ErrorReport("value", first, where)
+    if kind in ("IO", "") or not isinstance(error, duckdb.Error | pa.ArrowException):
+        return ErrorReport("other", first, hint="verify the datasets, and free disk space")
+    return ErrorReport("query", first, where, hint=" ".join(rest.split()) if kind == "Catalog" else "")
+
+
+def _place(query: str, position: str | None, skipped: int) -> str:
+    """Return the line and column of a position in bytes, or "" if it is unknown."""
+    if position is None or not position.isdigit():
+        return ""
+    before = query.encode()[: max(int(position) - skipped, 0)].decode("utf-8", "ignore")
+    return f"query, line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+
+
+if __name__ == "__main__":
+    main()

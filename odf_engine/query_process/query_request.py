@@ -1,4 +1,4 @@
-"""Messages between a job and the DataFusion process.
+"""Messages between a job and the process of DataFusion or DuckDB.
 
 The process reads one :class:`QueryRequest` as a line of JSON from standard input, and exits when standard
 input ends. It writes the rows as an Arrow IPC stream to standard output. The metadata of the stream's schema
@@ -26,7 +26,9 @@ class QueryTable(QueryMessage, frozen=True):
     Attributes:
         name: its name in the query.
         schema: its Arrow schema (IPC); columns that a file lacks are null.
-        folder: folder of its Parquet files, whose names sort in the order of their rows, or None for no rows.
+        folder: for DataFusion, the folder of its Parquet files, whose names sort in the order of their rows,
+            or None for no rows.
+        paths: for DuckDB, its Parquet files in the order of their rows.
         offset, operation: names of the columns that identify rows, or "" if they are not.
         passed: system columns that are left out of a tracked result where the query passes them through.
     """
@@ -34,6 +36,7 @@ class QueryTable(QueryMessage, frozen=True):
     name: str
     schema: bytes
     folder: str | None = None
+    paths: list[str] = []
     offset: str = ""
     operation: str = ""
     passed: list[str] = []

@@ -13,14 +13,13 @@ from odf_engine.chain.schema_evolution import Declaration, read_declaration
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.query_process.client import UnknownTable, run_query, storable_rows
 from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SetDataSchema, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.query_process.client import DUCKDB, QueryOptions, UnknownTable, run_query, storable_rows
 from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.rows.projection import Projection, build_projection, dataset_key
 from odf_engine.rows.query_proof import ProofColumn, ProofTable, ResultSummary
-from odf_engine.sql.query_text import attach_query_excerpt, backquote_identifiers, line_and_column
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ else:  # these import PySpark, and are first used after Spark has started
     readers = LazyModule("odf_engine.spark.readers")
     row_order = LazyModule("odf_engine.spark.row_order")
     user_query = LazyModule("odf_engine.spark.user_query")
+
+_PARTITION_BYTES: Final = 32 << 20
+_MAX_PARTITIONS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -270,10 +272,6 @@ def _slice_count(slices: list[SliceSummary]) -> str:
     return "1 slice" if len(slices) == 1 else f"{len(slices)} slices"
 
 
-_PARTITION_BYTES: Final = 32 << 20
-_MAX_PARTITIONS: Final = 200
-
-
 class QueryAnswer:
     """The result of a query.
 
@@ -395,10 +393,11 @@ def check_query(
 
 
 @contextmanager
-def execute_with_datafusion(
+def execute_with_duckdb(
     sql: str,
     names: Collection[str],
     find: Callable[[str, TableFunctionCall | None], TableFiles],
+    open_file: Callable[[str], TableFiles],
     folder: Path,
     memory: int,
     reporter: Reporter,
@@ -406,28 +405,31 @@ def execute_with_datafusion(
     """Run a query without Spark, as :func:`execute_query` does with it; its rows cannot be proven.
 
     Args:
-        sql: the query, in the dialect of DataFusion.
-        names: the names of all tables that it can read.
-        find: returns the files of a table by its name, and the table function in its place, if any.
+        sql: the query, in the dialect of DuckDB.
+        names: the names of all datasets that it can read.
+        find: returns the files of a dataset by its name, and the table function in its place, if any.
+        open_file: returns the rows of a file that the query names.
         folder: for temporary files, on the file system of the datasets.
         memory: memory for rows, in bytes; more are stored on disk.
         reporter: receives progress, and can cancel.
 
     Raises:
         InvalidQuery: it is invalid.
-        OdfError: an invalid value in an expression, a missing slice, or DataFusion is not installed.
+        OdfError: an invalid value in an expression, a missing slice, or a file that cannot be read.
         Cancelled: the reporter was cancelled; the process of the query is killed.
     """
-    with attach_query_excerpt([SqlQueryStep(query=sql)]):
-        query = RewrittenQuery(backquote_identifiers(sql), names)
+    query = RewrittenQuery(sql, names, for_duckdb=True)
     with query.locate_errors():
         for table in query.unknown:
-            _find_unknown(find, table.name, query.position_of(table))
+            line, column = query.position_of(table)
+            _find_unknown(find, table.name, f"query, line {line}, column {column}")
         tables = [find(name, None) for name in query.read]
         tables += [find(name, call) for name, call in query.calls.items()]
+        tables += map(open_file, query.files)
         reporter.phase("query")
+        steps, options = [SqlQueryStep(query=query.text)], QueryOptions(program=DUCKDB)
         try:
-            with run_query([SqlQueryStep(query=query.text)], tables, folder, memory, reporter) as rows:
+            with run_query(steps, tables, folder, memory, reporter, options) as rows:
                 schema, batches = storable_rows(rows)
                 answer = QueryAnswer(schema, batches, None, rows.properties.ordered)
                 try:
@@ -435,17 +437,15 @@ def execute_with_datafusion(
                 finally:
                     answer.batches.close()
         except UnknownTable as error:
-            start = query.text.casefold().find(error.table.casefold())
-            _find_unknown(find, error.table, line_and_column(query.text, start) if start >= 0 else None)
+            _find_unknown(find, error.table, error.where)
             raise
 
 
 def _find_unknown(
-    find: Callable[[str, TableFunctionCall | None], TableFiles], name: str, position: tuple[int, int] | None
+    find: Callable[[str, TableFunctionCall | None], TableFiles], name: str, where: str | None
 ) -> None:
     """Raise the error for a name that no dataset has, with its position."""
     try:
         find(name, None)
     except OdfError as error:
-        place = None if position is None else f"line {position[0]}, column {position[1]}"
-        raise InvalidQuery(error.message, hint=error.hint, where=place) from None
+        raise InvalidQuery(error.message, hint=error.hint, where=where) from None

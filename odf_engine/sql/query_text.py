@@ -114,8 +114,14 @@ class Token:
 
 @dataclass(frozen=True)
 class TableName:
-    """A name in a table position of a query; ``call`` is the character range of the table function around
-    it.
+    """A name in a table position of a query.
+
+    Attributes:
+        name: the name.
+        start, end: its character range.
+        quoted: whether it is in quotes.
+        call: the character range of the table function around it, or None.
+        is_file: whether it is the path of a file, as a string.
     """
 
     name: str
@@ -123,6 +129,7 @@ class TableName:
     end: int
     quoted: bool
     call: tuple[int, int] | None = None
+    is_file: bool = False
 
     @property
     def alias_start(self) -> int:
@@ -161,7 +168,17 @@ def one_line_summary(sql: str, max_length: int = 60) -> str:
 
 def table_names(sql: str) -> list[TableName]:
     """Return the names after FROM and JOIN, and after commas in these clauses, in text order."""
-    return list(_tables(tokenize(sql)))
+    return [table for table in _tables(tokenize(sql)) if not table.is_file]
+
+
+def file_names(sql: str) -> list[TableName]:
+    """Return the files after FROM and JOIN in a query for DuckDB, such as ``'cases.csv'``, in text order."""
+    tables = _tables(tokenize(spark_spelling(sql)))
+    return [
+        replace(table, name=sql[table.start + 1 : table.end - 1].replace("''", "'"))
+        for table in tables
+        if table.is_file
+    ]
 
 
 def _tables(words: Sequence[Token]) -> Iterator[TableName]:
@@ -178,7 +195,10 @@ def _tables(words: Sequence[Token]) -> Iterator[TableName]:
             clauses[-1] = upper
         index += 1
         expects_table = upper in _TABLES_FOLLOW or (token.text == "," and clauses[-1] in _TABLES_FOLLOW)
-        if expects_table and index < len(words) and words[index].kind in ("word", "quoted"):
+        if expects_table and index < len(words) and words[index].text.startswith("'"):
+            yield TableName("", words[index].start, words[index].end, True, is_file=True)
+            index += 1
+        elif expects_table and index < len(words) and words[index].kind in ("word", "quoted"):
             if words[index].text.upper() in _NO_NAMES:
                 continue
             table, end = _called(words, index) if is_table_function(words, index) else _named(words, index)
@@ -284,6 +304,24 @@ def backquote_identifiers(sql: str) -> str:
         sql,
         flags=re.DOTALL,
     )
+
+
+def spark_spelling(sql: str) -> str:
+    """Return a query for DuckDB as :func:`tokenize` reads it. No position changes.
+
+    Identifiers are in backquotes, and strings have neither backslashes nor two quotes in place of one.
+    """
+    return re.sub(
+        r"'(?:[^']|'')*(?:'|\Z)|(?P<other>--[^\n]*|/\*.*?(?:\*/|\Z)|`[^`]*(?:`|\Z))",
+        lambda match: match[0] if match["other"] else _plain_string(match[0]),
+        backquote_identifiers(sql),
+        flags=re.DOTALL,
+    )
+
+
+def _plain_string(text: str) -> str:
+    inner = text[1:-1].replace("''", "__").replace("\\", "_")
+    return f"'{inner}{text[-1]}" if len(text) > 1 else text
 
 
 def with_backquotes(steps: Sequence[SqlQueryStep]) -> list[SqlQueryStep]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from odf_engine.errors import InvalidQuery, OdfError, UsageError
@@ -17,11 +18,13 @@ from odf_engine.sql.query_text import (
     TABLE_TERMINATORS,
     TableName,
     Token,
+    file_names,
     is_table_function,
     line_and_column,
     qualified_name,
     qualified_name_end,
     query_excerpt,
+    spark_spelling,
     table_names,
     tokenize,
 )
@@ -32,6 +35,11 @@ _LAST_SEMICOLONS: Final = re.compile(r"(\s*;)+\s*\Z")
 _POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
 _BLOCK: Final = re.compile(r"\w+|(refs/)?[A-Za-z][\w.-]*")
+_EXPECT_EXPRESSION: Final = frozenset({
+    "SELECT", "DISTINCT", "WHERE", "HAVING", "QUALIFY", "BY", "ON", "AND", "OR", "NOT", "WHEN", "THEN",
+    "ELSE", "CASE", "BETWEEN", "IN", "IS", "LIKE",
+})  # fmt: skip
+"""Words before an expression."""
 _EXAMPLES: Final[dict[str, str]] = {
     "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block or reference instead of the time",
     "as_of": "as_of(name, timestamp '2024-03-05 10:00:00')",
@@ -184,24 +192,33 @@ class _Reader:
 
 
 class RewrittenQuery:
-    """A query with dataset names in backquotes.
+    """A query with dataset names in quotes.
 
     Attributes:
-        text: the query for Spark.
+        text: the query for Spark or DuckDB.
         read: names of datasets in table positions, as the query spells them; also names in a WITH clause that
             has the name of a dataset.
         unknown: names that only a dataset can have, and that no dataset has.
         calls: table functions by the names of the tables that replace them.
+        files: paths and URLs of files in table positions, of a query for DuckDB.
     """
 
-    def __init__(self, sql: str, dataset_names: Collection[str]) -> None:
-        """``known`` are the names of the datasets.
+    def __init__(self, sql: str, dataset_names: Collection[str], *, for_duckdb: bool = False) -> None:
+        """Rewrite a query.
+
+        Args:
+            sql: the query.
+            dataset_names: the names of the datasets.
+            for_duckdb: whether it is in the dialect of DuckDB. By default, it is in the dialect of Spark.
 
         Raises:
             InvalidQuery: the syntax of a table function is invalid; with line and column.
         """
         self._original = sql
         self._sql = sql = _LAST_SEMICOLONS.sub("", sql)
+        self._quote = '"' if for_duckdb else "`"
+        files = file_names(sql) if for_duckdb else []
+        sql = spark_spelling(sql) if for_duckdb else sql  # the positions are the same
         names = {name.casefold() for name in dataset_names}
         words = tokenize(sql)
         tables_found = table_names(sql)
@@ -212,8 +229,13 @@ class RewrittenQuery:
         self.unknown = [source for source in self.unknown if not source.quoted]
         self.calls: dict[str, TableFunctionCall] = {}
         edits = [
-            (source.start, source.end, _backquoted(source.name)) for source in read if source.needs_quotes
+            (source.start, source.end, self._quoted(source.name)) for source in read if source.needs_quotes
         ]
+        self.files = list(dict.fromkeys(file.name for file in files))
+        for file in files:
+            alias = "" if _has_alias(words, file.end) else f" AS {self._quoted(Path(file.name).stem)}"
+            edits.append((file.start, file.end, self._quoted(file.name) + alias))
+        edits += [(word.start, word.end, '"offset"') for word in _offset_columns(words) if for_duckdb]
         named = {source.name.casefold() for source in read if source.needs_quotes}
         for source in tables_found:
             if source.call is None:
@@ -221,15 +243,14 @@ class RewrittenQuery:
             call = parse_table_function(sql, source.call[0])
             self.calls[call.text] = call
             bare = not _has_alias(words, source.alias_start)
-            edits.append(
-                (*source.call, _backquoted(call.text) + (f" AS {_backquoted(source.name)}" if bare else ""))
-            )
+            alias = f" AS {self._quoted(source.name)}" if bare else ""
+            edits.append((*source.call, self._quoted(call.text) + alias))
             named |= {source.name.casefold()} if bare and set(source.name) & set(".-/:") else set()
         quoted_starts = {source.start for source in read}
         edits += [
-            qualifier
-            for qualifier in _quote_qualifiers(words, named, quoted_starts)
-            if not _in_table_function(qualifier[0], tables_found)
+            (name.start, name.end, self._quoted(name.name))
+            for name in _qualifiers(words, named, quoted_starts)
+            if not _in_table_function(name.start, tables_found)
         ]
         self._edits = sorted(edits)
         self.text = self._apply_edits()
@@ -271,6 +292,9 @@ class RewrittenQuery:
         shift = sum(len(text) - (end - start) for start, end, text in self._edits if end <= name.start)
         return line_and_column(self.text, name.start + shift)
 
+    def _quoted(self, name: str) -> str:
+        return f"{self._quote}{name.replace(self._quote, 2 * self._quote)}{self._quote}"
+
     def _apply_edits(self) -> str:
         parts: list[str] = []
         position = 0
@@ -280,10 +304,10 @@ class RewrittenQuery:
         return "".join([*parts, self._sql[position:]])
 
 
-def _quote_qualifiers(
+def _qualifiers(
     words: Sequence[Token], names: Collection[str], excluded_starts: Collection[int]
-) -> Iterator[tuple[int, int, str]]:
-    """Yield edits that quote dataset names used as qualifiers of columns."""
+) -> Iterator[TableName]:
+    """Yield dataset names used as qualifiers of columns."""
     for index, token in enumerate(words):
         if token.kind != "word" or token.start in excluded_starts or (index and words[index - 1].text == "."):
             continue
@@ -292,7 +316,7 @@ def _quote_qualifiers(
         while end > index:
             name = qualified_name(words, index, end)
             if words[end].text == "." and name.name.casefold() in names:
-                yield name.start, name.end, _backquoted(name.name)
+                yield name
                 break
             end -= 2
 
@@ -309,5 +333,15 @@ def _in_table_function(offset: int, tables: Sequence[TableName]) -> bool:
     return any(table.call is not None and table.call[0] <= offset < table.call[1] for table in tables)
 
 
-def _backquoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+def _offset_columns(words: Sequence[Token]) -> Iterator[Token]:
+    """Yield each column ``offset`` that is not in quotes, unlike the keyword of a clause.
+
+    The word is reserved in DuckDB. The clause follows a complete expression.
+    """
+    before = Token("sign", "(", 0, 0)
+    for word in words:
+        if word.kind == "word" and word.text.lower() == "offset":
+            is_operator = before.kind == "sign" and before.text not in ").]"
+            if is_operator or before.text.upper() in _EXPECT_EXPRESSION:
+                yield word
+        before = word

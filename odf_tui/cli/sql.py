@@ -6,8 +6,8 @@ interactive shell opens, with history and completion. Its command \\? shows help
 Tables are datasets, referred to by name. Names with special characters are quoted in backticks. A
 table has all rows of the dataset, with the system columns offset, op, system_time and event_time.
 
-The dialect is Spark SQL, or with --engine datafusion the dialect of DataFusion, which does not start
-Spark.
+The dialect is Spark SQL, or with --engine duckdb the dialect of DuckDB, which does not start Spark.
+DuckDB also reads files: SELECT * FROM 'cases.csv' JOIN my.areas USING (area).
 
 \b
 Functions in FROM:
@@ -79,8 +79,8 @@ MAX_ROWS: Final = 1_000_000
 )
 @click.option(
     "--engine",
-    type=click.Choice(["spark", "datafusion"]),
-    help="Engine and SQL dialect. Default: the setting sql.engine, which is spark. See odf help engines.",
+    type=click.Choice(["spark", "duckdb"]),
+    help="Engine and SQL dialect. Default: duckdb for files, else the setting sql.engine, which is spark.",
 )
 def command(
     query: str | None,
@@ -99,8 +99,7 @@ def command(
     if proof is not None:
         check_parent_folder(proof)
     workspace = open_workspace()
-    # Only Spark creates proofs.
-    options["engine"] = options["engine"] or ("spark" if proof is not None else workspace.config.sql.engine)
+    options["engine"] = options["engine"] or ""
     request = Query(
         "" if query is None else _read_query(query),
         limit=limit or (MAX_ROWS if form == "table" else None),

@@ -30,7 +30,7 @@ TOPICS: Final = {
     "workstation": "Panes, jobs and the worker",
     "keys": "Keys and themes of the workstation",
     "configuration": "Settings, environment and files",
-    "engines": "Spark, DataFusion and other engines",
+    "engines": "Spark, DuckDB, DataFusion and other engines",
     "clusters": "Spark on a cluster",
     "stores": "Datasets in an object store, for several machines",
     "python": "The Python API",

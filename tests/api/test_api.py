@@ -146,17 +146,23 @@ def test_derivative_can_be_added_pulled_queried_and_traced(workspace: odf.Worksp
     assert total.to_arrow().to_pydict() == {"n": [2800000]}
     with pytest.raises(InvalidQuery):
         workspace.sql("SELECT nothing FROM city.large")
-    # A function that only DataFusion has.
-    query = 'SELECT arrow_typeof(sum(population)) AS kind FROM "city.large"'
-    assert workspace.sql(query, engine="datafusion").to_arrow().to_pydict() == {"kind": ["Int64"]}
+    # A function that only DuckDB has.
+    query = 'SELECT typeof(max(population)) AS kind FROM "city.large"'
+    assert workspace.sql(query, engine="duckdb").to_arrow().to_pydict() == {"kind": ["INTEGER"]}
     with pytest.raises(UsageError, match="unknown engine 'flink'"):
         workspace.sql(query, engine="flink")  # type: ignore[arg-type]
 
 
 def test_the_engine_of_queries_is_a_setting(tmp_path: Path) -> None:
-    (odf.init(tmp_path).folder / ".odf" / "config.yaml").write_text("sql: {engine: datafusion}\n")
+    config = odf.init(tmp_path).folder / ".odf" / "config.yaml"
+    (tmp_path / "a.csv").write_text("n\n1\n2\n")
     with odf.open(tmp_path, in_process=True) as workspace:
-        assert workspace.sql("SELECT arrow_typeof(1) AS kind").to_arrow()["kind"].to_pylist() == ["Int64"]
+        files = workspace.sql(f"SELECT sum(n)::INT AS n FROM '{tmp_path / 'a.csv'}'")
+        assert files.to_arrow()["n"].to_pylist() == [3]
+    for engine in ("duckdb", "datafusion"):  # the second one is a setting of earlier versions
+        config.write_text(f"sql: {{engine: {engine}}}\n")
+        with odf.open(tmp_path, in_process=True) as workspace:
+            assert workspace.sql("SELECT typeof(1) AS kind").to_arrow()["kind"].to_pylist() == ["INTEGER"]
 
 
 @pytest.mark.complete

@@ -46,19 +46,40 @@ def test_query_rows_are_written_in_every_format(odf: Odf, tmp_path: Path) -> Non
     assert sorted(each.name for each in tmp_path.iterdir()) == ["x.csv", "x.json", "x.ndjson", "x.parquet"]
 
 
-def test_datafusion_gives_the_same_rows_as_spark(odf: Odf, tmp_path: Path) -> None:
-    query = BY_STATION.replace("GROUP BY ALL", "GROUP BY 1")
+def test_duckdb_gives_the_same_rows_as_spark(odf: Odf, tmp_path: Path) -> None:
     by_spark = odf("sql", BY_STATION, "--json").json
-    assert odf("sql", query, "--json", "--engine", "datafusion").json == by_spark
-    assert odf("sql", query, "-o", str(tmp_path / "x.csv"), "--engine", "datafusion").code == 0
+    assert odf("sql", BY_STATION, "--json", "--engine", "duckdb").json == by_spark
+    assert odf("sql", BY_STATION, "-o", str(tmp_path / "x.csv"), "--engine", "duckdb").code == 0
     assert (tmp_path / "x.csv").read_text().splitlines()[1] == "ph-01,240,2024-03-10T23:00:00Z"
-    limited = odf("sql", "SELECT * FROM port-haven.air-readings", "-n", "2", "--engine", "datafusion")
+    limited = odf("sql", "SELECT * FROM port-haven.air-readings", "-n", "2", "--engine", "duckdb")
     assert len(limited.out.splitlines()) == 3 and "truncated" in limited.err
     assert "port-haven.air-readings@" in limited.err
-    proof = odf("sql", query, "--proof", str(tmp_path / "proof"), "--engine", "datafusion")
-    assert proof.code == 2 and "the engine datafusion cannot create a proof" in proof.err
-    wrong = odf("sql", "SELECT station FROM port-haven.stations WHERE", "--engine", "datafusion")
-    assert wrong.code == 1 and "error: query" in wrong.err
+    proof = odf("sql", BY_STATION, "--proof", str(tmp_path / "proof"), "--engine", "duckdb")
+    assert proof.code == 2 and "the engine duckdb cannot create a proof" in proof.err
+    wrong = odf("sql", "SELECT 1,\n  statn FROM port-haven.stations", "--engine", "duckdb")
+    assert wrong.code == 1
+    assert wrong.err.splitlines() == [
+        "error: query, line 2, column 3: column 'statn' not found",
+        "  2 |   statn FROM port-haven.stations",
+        "    |   ^",
+        "  hint: did you mean station?",
+    ]
+
+
+def test_a_query_joins_files_with_datasets(odf: Odf, tmp_path: Path) -> None:
+    (tmp_path / "it's limits.csv").write_text("station;limit\nph-01;12,5\nph-02;15\n")
+    name = str(tmp_path / "it's limits.csv").replace("'", "''")
+    joined = odf(
+        "sql",
+        f"SELECT s.name, l.limit AS n FROM '{name}' l JOIN port-haven.stations s USING (station)"
+        " WHERE s.offset < 2 ORDER BY offset",
+        "--json",
+    )
+    assert joined.json == [{"name": "Harbour Gate", "n": 12.5}, {"name": "Mill Street", "n": 15.0}]
+    by_spark = odf("sql", f"SELECT * FROM '{name}'", "--engine", "spark")
+    assert by_spark.code == 2 and "query, line 1, column 15: Spark cannot read the file" in by_spark.err
+    missing = odf("sql", "SELECT * FROM 'missing.csv'")
+    assert missing.code == 1 and "file not found" in missing.err
 
 
 @pytest.mark.complete

@@ -11,13 +11,15 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.ingest.read.file_inference import parsed_text
-from odf_engine.ingest.read.file_relation import SETTINGS, file_relation, open_data_files
+from odf_engine.ingest.read.file_relation import file_relation, open_data_files
+from odf_engine.sql.duckdb_text import PREPARATION
 
 
 def _read(path: Path, scratch: Path) -> tuple[list[tuple[Any, ...]], Any]:
     files = open_data_files([path], scratch, Reporter())
     with duckdb.connect() as connection:
-        connection.execute(SETTINGS)
+        for statement in PREPARATION:
+            connection.execute(statement)
         rows = connection.sql(f"SELECT * FROM {file_relation(files)}").fetchall()
     return rows, files[0].inferred
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.derive.verify.proof_check import check_table
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -21,7 +23,7 @@ from odf_engine.rows.execution import (
     Tables,
     TimeTravelDefaults,
     columns_at,
-    execute_with_datafusion,
+    execute_with_duckdb,
     parse_time_travel,
     resolve,
     resolve_pin,
@@ -81,54 +83,114 @@ def test_query_sees_the_block_and_columns_of_its_time(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean numbers?"
 
 
-@pytest.mark.complete
-def test_datafusion_runs_queries_without_spark(tmp_path: Path) -> None:
-    workspace = Workspace.init(tmp_path / "a [b]*")
-    entry = make_root(workspace, "port.numbers", slices=2)
-    make_root(workspace, "town", slices=1)
+class _Queries:
+    """Runs queries with DuckDB over the datasets of a workspace."""
 
-    def run(sql: str, reporter: Reporter | None = None, **defaults: Any) -> list[dict[str, Any]]:
+    def __init__(self, workspace: Workspace, folder: Path) -> None:
+        self.workspace = workspace
+        self.folder = folder
+
+    def run(self, sql: str, reporter: Reporter | None = None, **defaults: Any) -> pa.Table:
         reporter = reporter or Reporter()
-        tables = Tables(workspace, reporter, TimeTravelDefaults(**defaults))
-        with execute_with_datafusion(sql, tables.names, tables.files, tmp_path, 64 << 20, reporter) as answer:
-            return pa.Table.from_batches(list(answer.batches), answer.schema).to_pylist()
+        tables = Tables(self.workspace, reporter, TimeTravelDefaults(**defaults))
 
+        def open_file(name: str) -> TableFiles:
+            raise NotFound(f"file not found: {name}")
+
+        with execute_with_duckdb(
+            sql, tables.names, tables.files, open_file, self.folder, 64 << 20, reporter
+        ) as answer:
+            return pa.Table.from_batches(list(answer.batches), answer.schema)
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> _Queries:
+    workspace = Workspace.init(tmp_path / "a [b]*")
+    make_root(workspace, "port.numbers", slices=2)
+    make_root(workspace, "town", slices=1)
+    return _Queries(workspace, tmp_path)
+
+
+def test_duckdb_reads_datasets_by_name(queries: _Queries) -> None:
+    run = queries.run
     # A name unquoted, in double quotes, in another case, as qualifier; the offset is a BIGINT.
-    grouped = 'SELECT city, sum("offset") AS n, count(*) AS "Rows" FROM "Port.Numbers" GROUP BY city;'
-    assert run(grouped) == [{"city": "Bern", "n": 15, "Rows": 6}]
+    grouped = 'SELECT city, max(offset) AS n, count(*) AS "Rows" FROM "Port.Numbers" GROUP BY city;'
+    assert run(grouped).to_pylist() == [{"city": "Bern", "n": 5, "Rows": 6}]
     joined = (
         "SELECT port.numbers.people AS people, t.* FROM port.numbers"
         " JOIN town t ON t.people = port.numbers.people WHERE t.people = 2"
     )
-    (row,) = run(joined)
+    (row,) = run(joined).to_pylist()
     assert row["people"] == 2 and row["people_2"] == 2 and row["city"] == "Bern"
-    assert run("SELECT count(*) AS n FROM as_at(port.numbers, 2) WHERE people >= 0") == [{"n": 3}]
-    assert run("SELECT city FROM current(port.numbers, city)") == [{"city": "Bern"}]
-    assert run("SELECT count(*) AS n FROM port.numbers", blocks={str(entry.id): "2"}) == [{"n": 3}]
-    assert run("SELECT NULL AS x, to_timestamp('1969-12-31T23:59:59.123456789') AS t") == [
-        {"x": None, "t": datetime(1969, 12, 31, 23, 59, 59, 123456, UTC)}
+    assert run("SELECT count(*) AS n FROM as_at(port.numbers, 2) WHERE people >= 0").to_pylist() == [{"n": 3}]
+    assert run("SELECT city FROM current(port.numbers, city)").to_pylist() == [{"city": "Bern"}]
+    id = str(queries.workspace.resolve("port.numbers").id)
+    assert run("SELECT count(*) AS n FROM port.numbers", blocks={id: "2"}).to_pylist() == [{"n": 3}]
+    assert run(r"SELECT 'a\' || city AS c FROM town LIMIT 1").to_pylist() == [{"c": "a\\Bern"}]
+
+
+def test_types_that_only_duckdb_has_become_types_of_parquet(queries: _Queries) -> None:
+    table = queries.run(
+        "SELECT NULL AS a, INTERVAL 1 MONTH AS b, TIME '10:00' AS c, sum(9223372036854775807::BIGINT) AS d,"
+        " 'x'::ENUM('x') AS e, TIMESTAMPTZ '1969-12-31 23:59:59.123456Z' AS f, MAP {'k': [1]} AS g"
+    )
+    assert table.to_pylist() == [
+        {
+            "a": None,
+            "b": "1 month",
+            "c": "10:00:00",
+            "d": Decimal(9223372036854775807),
+            "e": "x",
+            "f": datetime(1969, 12, 31, 23, 59, 59, 123456, UTC),
+            "g": [("k", [1])],
+        }
     ]
-    for sql, kind, message, where in (
-        (
-            "SELECT x FROM port.number",
-            InvalidQuery,
-            "dataset 'port.number' not found",
-            "query, line 1, column 15",
-        ),
-        ("SELECT 1,\n  2 FRM town t", InvalidQuery, "found: town", "query, line 2, column 9"),
-        ('SELECT "City" FROM town', InvalidQuery, "column 'City' not found", "query"),
-        ("SELECT people / 0 AS n FROM town", BadData, "divide by zero error", "query"),
-        ("COPY town TO 'x.csv'", InvalidQuery, "must be a SELECT", "query"),
-        ("SELECT * FROM 'x.csv'", InvalidQuery, "dataset 'x.csv' not found", "query, line 1, column 16"),
-    ):
-        with pytest.raises(kind, match=message) as error:
-            run(sql)
-        assert error.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "message", "where"),
+    [
+        ("SELECT x FROM port.number", InvalidQuery, "dataset 'port.number' not found", "line 1, column 15"),
+        ("SELECT x FROM connection", InvalidQuery, "dataset 'connection' not found", "line 1, column 15"),
+        ("SELECT 1,\n  2 FRM town t", InvalidQuery, 'at or near "town"', "line 2, column 9"),
+        ("SELECT 1,\n 'é', port.numbers.cty FROM port.numbers", InvalidQuery, "cty", "line 2, column 7"),
+        ("SELECT city::INT FROM town", BadData, "Could not convert string 'Bern'", "line 1, column 12"),
+        ("SELECT 9223372036854775807 + people FROM town", BadData, "Overflow", None),
+        ("COPY town TO 'x.csv'", InvalidQuery, "must be one SELECT", None),
+        ("SELECT 1; SELECT 2", InvalidQuery, "must be one SELECT", None),
+        ("SET threads = 1", InvalidQuery, "must be one SELECT", None),
+        ("SELECT * FROM read_text('/etc/passwd')", InvalidQuery, "Cannot access file", "line 1, column 15"),
+        ("SELECT * FROM glob('/*')", InvalidQuery, "Cannot access file", "line 1, column 15"),
+        ("SELECT * FROM 'x.csv'", NotFound, "file not found: x.csv", None),
+    ],
+)
+def test_errors_of_duckdb_have_a_position(
+    queries: _Queries, sql: str, kind: type[OdfError], message: str, where: str | None
+) -> None:
+    with pytest.raises(kind, match=message) as error:
+        queries.run(sql)
+    assert where is None or error.value.where == f"query, {where}"
+    assert list(queries.folder.glob("query-*")) == []
+
+
+def test_a_query_that_is_cancelled_leaves_no_process_and_no_file(queries: _Queries) -> None:
     reporter = Reporter()
     threading.Timer(1, reporter.cancel).start()
     with pytest.raises(Cancelled):
-        run("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.value * b.value = 7", reporter)
+        queries.run(
+            "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range = 7", reporter
+        )
+    assert list(queries.folder.glob("query-*")) == []
+
+
+def test_a_query_over_a_missing_slice_fails(queries: _Queries) -> None:
+    entry = queries.workspace.resolve("port.numbers")
     entry.dataset.slice_path(entry.dataset.slices()[0]).unlink()
     with pytest.raises(NotFound, match="missing slice"):
-        run("SELECT * FROM port.numbers")
-    assert list(tmp_path.glob("query-*")) == []
+        queries.run("SELECT * FROM port.numbers")
+
+
+def test_a_query_that_needs_more_memory_than_allowed_fails(queries: _Queries) -> None:
+    with pytest.raises(OdfError, match="emory") as error:
+        queries.run("SELECT string_agg(repeat('x', 100000)) FROM range(100000)")
+    assert "sql.memory" in (error.value.hint or "")

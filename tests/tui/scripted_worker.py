@@ -89,7 +89,6 @@ class Scenario(OpenWorkspace):
     """
 
     ui: UiConfig = UiConfig(ascii="never", theme="tide")  # type: ignore[assignment]  # not of the locale
-    sql_engine: Literal["spark", "datafusion"] = "spark"  # type: ignore[assignment]
     status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
 
     def __init__(self, workspace: Workspace) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.api import Query
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.automation.alerts.store import AlertStore
@@ -354,9 +355,7 @@ def test_invalid_settings_are_reported_and_defaults_are_used(workspace: Workspac
     assert "config.yaml:3:" in source.settings_problem
     assert "the settings are not valid YAML" in source.settings_problem
     assert source.ui.theme != "paper"
-    assert source.sql_engine == "spark"
-    workspace.config_path.write_text("sql: {engine: datafusion}\n")
-    assert OpenWorkspace(Workspace(workspace.folder)).sql_engine == "datafusion"
+    assert source.complete_query(Query("SELECT 1", engine="")).engine == "spark"
 
 
 def test_corrupt_journal_is_reported_and_datasets_are_still_listed(workspace: Workspace) -> None:

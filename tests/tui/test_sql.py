@@ -332,10 +332,10 @@ async def test_escape_closes_the_completion_list_before_the_editor(source: Scena
 
 
 async def test_running_query_shows_progress_and_can_be_cancelled(source: Scenario) -> None:
-    source.sql_engine = "datafusion"
+    (source.folder / ".odf" / "config.yaml").write_text("sql: {engine: duckdb}\n")
     async with sql(source) as shown:
         job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
-        assert shown.fakes.jobs.requests == [Query(sql="SELECT 1", engine="datafusion")]
+        assert shown.fakes.jobs.requests == [Query(sql="SELECT 1", engine="duckdb")]
         assert source.query_history() == ["SELECT 1"]
         await shown.change(replace(job, progress=Progress(phase="query", rows=1200)))
         shown.fakes.state.second.send(None)

@@ -312,7 +312,7 @@ def test_a_cancelled_job_changes_nothing(here, there) -> None:
         (Verify("id"), True),
         (Verify("id", integrity=True), False),
         (Query("SELECT 1"), True),
-        (Query("SELECT 1", engine="datafusion"), False),
+        (Query("SELECT 1", engine="duckdb"), False),
     ],
 )
 def test_needs_spark_depends_on_the_request(request_: Request, needs: bool) -> None:

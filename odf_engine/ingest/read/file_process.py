@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,23 +18,20 @@ import msgspec
 
 from odf_engine.base.config import FetchConfig
 from odf_engine.base.lazy import LazyModule
-from odf_engine.base.processes import read_memory
 from odf_engine.base.progress import Reporter, count_of
-from odf_engine.errors import BadData, InvalidQuery, OdfError, disk_hint
+from odf_engine.errors import BadData, OdfError, disk_hint
 from odf_engine.ingest.read.file_relation import (
-    SETTINGS,
     DataFile,
     bad_lines_query,
     column_types,
     file_relation,
     invalid_counts_query,
-    literal,
     open_data_files,
-    quoted,
     raw_relation,
 )
 from odf_engine.ingest.read.file_sample import is_url, split_extensions
-from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest
+from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest, max_memory
+from odf_engine.sql.duckdb_text import PREPARATION, SETTINGS, literal, quoted, storable_value
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,11 +44,8 @@ else:
 FIRST_ROWS: Final = 1000
 """Number of rows that are written before all rows are."""
 _GROUP_ROWS: Final = 1 << 14
-_MIN_MEMORY: Final = 512 << 20
 _NO_LIMIT: Final = 1 << 62
 _PROGRESS_SECONDS: Final = 0.2
-_TEXT_TYPES: Final = ("INTERVAL", "TIME", "TIME WITH TIME ZONE", "UUID", "BIT", "VARIANT", "GEOMETRY", "JSON")
-"""Types of DuckDB that are written as text."""
 
 
 def main() -> None:
@@ -60,11 +54,11 @@ def main() -> None:
     threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     try:
         with _open_connection(Path(request.scratch)) as connection:
-            (_run_query if request.query else _FileRun(connection, request).run)(connection, request)
+            _FileRun(connection, request).run()
     except OdfError as error:
         _send_error(error)
     except duckdb.Error as error:
-        _send_error(_translate(error, is_query=bool(request.query)))
+        _send_error(_translate(error))
     except OSError as error:
         where = error.filename and str(error.filename)
         _send_error(OdfError(error.strerror or str(error), where=where, hint=disk_hint(error)))
@@ -91,50 +85,21 @@ def _send_error(error: OdfError) -> None:
 
 @contextmanager
 def _open_connection(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    memory = max(read_memory()[0] // 4, _MIN_MEMORY)
-    config = {
-        "memory_limit": f"{memory >> 10}KiB",
+    config = SETTINGS | {
+        "memory_limit": f"{max_memory() >> 10}KiB",
         "threads": min(os.cpu_count() or 1, 4),
         "temp_directory": str(scratch / "temporary"),
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
     }
     with duckdb.connect(":memory:", config=config) as connection:
-        connection.execute(SETTINGS)
-        # It takes half a minute for 2,500 columns.
-        connection.execute("SET disabled_optimizers = 'common_subexpressions'")
+        for statement in PREPARATION:
+            connection.execute(statement)
         yield connection
-
-
-def _run_query(connection: duckdb.DuckDBPyConnection, request: FileRequest) -> None:
-    """Run a query over the file of an earlier request. It can read no other file."""
-    scratch = Path(request.scratch)
-    table, output = scratch / request.table, scratch / request.output
-    connection.execute(f"CREATE VIEW file AS FROM read_parquet({literal(str(table))})")
-    connection.execute(f"SET allowed_paths = [{literal(str(table))}, {literal(str(output))}]")
-    connection.execute(f"SET allowed_directories = [{literal(str(scratch / 'temporary'))}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    statements = connection.extract_statements(request.query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise InvalidQuery("a query must be one SELECT")
-    query = request.query.strip().rstrip(";")
-    rows = _write(connection, f"SELECT * FROM (\n{query}\n)", output)
-    _send(FileEvent(file=request.output, rows=rows))
 
 
 def _write(connection: duckdb.DuckDBPyConnection, query: str, output: Path) -> int:
     """Write the rows of a query to a file; return their number. Types that Parquet lacks become text."""
-    relation = connection.execute(f"DESCRIBE {query}").fetchall()
-    casts: list[str] = []
-    for name, kind, *_ in relation:
-        column = quoted(name)
-        if kind in ("HUGEINT", "UHUGEINT"):  # Parquet would have a DOUBLE
-            casts.append(f"CAST({column} AS DECIMAL(38, 0)) AS {column}")
-        elif kind in _TEXT_TYPES or kind.startswith(("ENUM", "UNION")) or kind == '"NULL"':
-            casts.append(f"CAST({column} AS VARCHAR) AS {column}")
-        else:
-            casts.append(column)
+    columns = connection.execute(f"DESCRIBE {query}").fetchall()
+    casts = [f"{storable_value(quoted(name), kind)} AS {quoted(name)}" for name, kind, *_ in columns]
     options = f"FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_GROUP_ROWS}"
     with _progress(connection):
         connection.execute(
@@ -174,7 +139,7 @@ class _FileRun:
         self._notes: list[str] = []
         self._texts: set[str] = set()
 
-    def run(self, *_: object) -> None:
+    def run(self) -> None:
         """Write the first rows, if requested, and the rows."""
         request = self._request
         paths = [self._local_path(location) for location in request.locations]
@@ -283,28 +248,13 @@ def _format_text(files: list[DataFile]) -> str:
     return ", ".join(parts)
 
 
-def _translate(error: duckdb.Error, *, is_query: bool) -> OdfError:
+def _translate(error: duckdb.Error) -> OdfError:
     """Return an error of DuckDB as an error of this program."""
-    kinds: list[tuple[type[duckdb.Error], Callable[[], OdfError]]] = [
-        (
-            duckdb.OutOfMemoryException,
-            lambda: OdfError(
-                f"not enough memory: {message}",
-                hint="close other programs, or read fewer columns and rows in a query",
-            ),
-        ),
-        (
-            duckdb.IOException,
-            lambda: OdfError(message, hint="check the file, and free disk space for temporary files"),
-        ),
-    ]
     message = str(error).splitlines()[0].partition("Error: ")[2] or str(error).splitlines()[0]
-    for kind, create in kinds:
-        if isinstance(error, kind):
-            return create()
-    if is_query:
-        excerpt = [line for line in str(error).splitlines()[1:] if line.strip()]
-        return InvalidQuery(message, hint=f"near: {excerpt[0].strip()}" if excerpt else None)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return OdfError(f"not enough memory: {message}", hint="close other programs, or read fewer rows")
+    if isinstance(error, duckdb.IOException):
+        return OdfError(message, hint="check the file, and free disk space for temporary files")
     return BadData(message)
 
 

@@ -36,14 +36,13 @@ from odf_engine.ingest.read.file_inference import (
     pattern_regex,
 )
 from odf_engine.ingest.read.file_sample import infer_file, read_sample
+from odf_engine.sql.duckdb_text import literal, path_list, quoted
 
 if TYPE_CHECKING:
     from odf_engine.ingest.read import shapefile
 else:
     shapefile = LazyModule("odf_engine.ingest.read.shapefile")
 
-SETTINGS: Final = "SET TimeZone = 'UTC'"
-"""The statement that a connection must have executed: times without a zone are in UTC."""
 MAX_DOCUMENT: Final = 64 << 20
 MAX_LINE: Final = 16 << 20
 """Size limits in bytes of a JSON document, and of a line of CSV or JSON."""
@@ -171,7 +170,8 @@ def file_relation(
     """Return the rows of files as a table expression, which a query can have in FROM.
 
     Files with different columns are united by the names of their columns. A value that is not of the type
-    of its column ends the query with an error. The connection needs :data:`SETTINGS`.
+    of its column ends the query with an error. The connection needs
+    :data:`odf_engine.sql.duckdb_text.PREPARATION`.
 
     Args:
         files: the files, at least one.
@@ -264,16 +264,6 @@ def column_types(files: Sequence[DataFile], texts: Collection[str] = ()) -> dict
     return types
 
 
-def quoted(name: str) -> str:
-    """Return a name as a quoted identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Return a text as a literal of DuckDB."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _groups(files: Sequence[DataFile]) -> list[tuple[InferredFile, list[Path]]]:
     """Return the files that are read alike, in the order of the first of them."""
     groups: dict[int, tuple[InferredFile, list[Path]]] = {}
@@ -307,18 +297,12 @@ def _text_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: b
     """Return a table expression with the columns c0, c1 … of texts, or of values for Parquet."""
     columns = inferred.columns
     if inferred.kind == "Parquet":
-        names = _path_list(paths)
+        names = path_list(paths)
         values = ", ".join(f"{quoted(column.source)} AS c{at}" for at, column in enumerate(columns))
         return f"(SELECT {values} FROM read_parquet({names}))"
     if inferred.kind == "Csv":
         return _csv_rows(paths, inferred, skips_bad_lines)
     return _json_rows(paths, inferred, skips_bad_lines)
-
-
-def _path_list(paths: Sequence[Path]) -> str:
-    # Characters such as * are patterns in a path.
-    names = (re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path)) for path in paths)
-    return f"[{', '.join(map(literal, names))}]"
 
 
 def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
@@ -335,7 +319,7 @@ def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bo
         options["compression"] = "'gzip'"
     if skips_bad_lines:
         options |= {"store_rejects": "true", "rejects_limit": "1000"}
-    return f"read_csv({_path_list(paths)}, {_settings(options)})"
+    return f"read_csv({path_list(paths)}, {_settings(options)})"
 
 
 def _settings(options: dict[str, str]) -> str:
@@ -352,7 +336,7 @@ def _json_objects(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines
         options["ignore_errors"] = "true"
     if inferred.compression == "Gzip":
         options["compression"] = "'gzip'"
-    rows = f"read_json_objects({_path_list(paths)}, {_settings(options)})"
+    rows = f"read_json_objects({path_list(paths)}, {_settings(options)})"
     if path:
         pointer = "".join(f"/{_pointer_part(part)}" for part in path.split("."))
         rows = f"(SELECT unnest(CAST(json_extract(json, {literal(pointer)}) AS JSON[])) AS json FROM {rows})"

@@ -12,18 +12,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
 from odf_engine import errors
 from odf_engine.base.files import ensure_folder
-from odf_engine.base.processes import build_python_environment, is_process_running
+from odf_engine.base.lazy import LazyModule
+from odf_engine.base.processes import build_python_environment, is_process_running, read_memory
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.ingest.read.file_sample import FORMATS, MAX_FILES, find_data_files, is_url, split_extensions
+from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.net.urls import without_login
 
+if TYPE_CHECKING:
+    from odf_engine.data.parquet import slices
+    from odf_engine.query_process import client as query_process
+    from odf_engine.rows import query_results
+else:  # these import PyArrow
+    slices = LazyModule("odf_engine.data.parquet.slices")
+    query_process = LazyModule("odf_engine.query_process.client")
+    query_results = LazyModule("odf_engine.rows.query_results")
+
+_NO_VOCABULARY: Final = DatasetVocabulary("", "", "", "")
+_MIN_MEMORY: Final = 512 << 20
 _PROCESS: Final = "odf_engine.ingest.read.file_process"
 _CHUNK: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
@@ -31,7 +44,7 @@ _SIGKILL: Final = -9
 
 
 class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process does: write the rows of files, or of a query over them, to a Parquet file.
+    """What the process does: write the rows of files to a Parquet file.
 
     Attributes:
         locations: paths or URLs of files.
@@ -40,8 +53,6 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
         first: the name of the file with the first rows, which is written before, or "".
         limit: the maximum number of rows, or None for all.
         raw: whether the cells are written as texts, as they are in the file.
-        query: a query whose table ``file`` is the file ``output`` of an earlier request, or "".
-        table: the name of that file.
     """
 
     scratch: str
@@ -50,8 +61,6 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
     first: str = ""
     limit: int | None = None
     raw: bool = False
-    query: str = ""
-    table: str = ""
 
 
 class FileColumn(msgspec.Struct, frozen=True):
@@ -105,6 +114,11 @@ class FileRows(msgspec.Struct, frozen=True):
     format: str = ""
     notes: Sequence[str] = ()
     complete: bool = True
+
+    def as_table(self, name: str) -> slices.TableFiles:
+        """Return the rows as a table of a query."""
+        columns = query_results.ResultRows(self.path).columns
+        return slices.TableFiles(name, [self.path], columns, _NO_VOCABULARY)
 
 
 class FileTable:
@@ -161,13 +175,7 @@ class FileTable:
 
         return self._run(request, reporter, receive, on_progress)
 
-    def query(
-        self,
-        sql: str,
-        rows: FileRows,
-        reporter: Reporter,
-        on_progress: Callable[[float], None] = lambda _: None,
-    ) -> FileRows:
+    def query(self, sql: str, rows: FileRows, reporter: Reporter) -> FileRows:
         """Run a query in the dialect of DuckDB over rows of this table, whose name in the query is ``file``.
 
         Raises:
@@ -175,13 +183,13 @@ class FileTable:
             OdfError: the memory or the disk is full.
             Cancelled: the reporter was cancelled.
         """
-        request = FileRequest(
-            scratch=str(self.folder),
-            output=f"query-{next(self._numbers)}.parquet",
-            query=sql,
-            table=rows.path.name,
-        )
-        return self._run(request, reporter, lambda _: None, on_progress)
+        path = self.folder / f"query-{next(self._numbers)}.parquet"
+        steps, tables = [SqlQueryStep(query=sql)], [rows.as_table("file")]
+        options = query_process.QueryOptions(program=query_process.DUCKDB)
+        with query_process.run_query(steps, tables, self.folder, max_memory(), reporter, options) as answer:
+            schema, batches = query_process.storable_rows(answer)
+            row_count, _ = query_results.write(path, schema, batches, query_results.NO_LIMIT)
+        return FileRows(path, row_count)
 
     def _run(
         self,
@@ -324,6 +332,11 @@ def _spool(stdin: BinaryIO, folder: Path) -> Path:
     with path.open("rb") as file:
         is_gzip = file.read(2) == _GZIP
     return path.rename(path.with_suffix(".gz")) if is_gzip else path
+
+
+def max_memory() -> int:
+    """Return the memory limit of a process that reads files, in bytes."""
+    return max(read_memory()[0] // 4, _MIN_MEMORY)
 
 
 def _cache_folder() -> Path:

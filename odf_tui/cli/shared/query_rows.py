@@ -102,6 +102,7 @@ def _cell_text(value: Any) -> str:
 
 def try_query(workspace: Workspace, query: Query) -> tuple[QueryResult | None, int]:
     """Run a query; return its result and the exit code. A failure is printed."""
+    query = workspace.complete_query(query)
     (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
     result = job.result_of(Query)
     if job.state is JobState.done and result is not None:

@@ -236,7 +236,7 @@ class SqlController(Controller):
 
     async def _submit(self, sql: str) -> None:
         try:
-            request = Query(sql=sql, engine=self.workspace.sql_engine)
+            request = self.workspace.complete_query(Query(sql=sql, engine=""))
             self._job = await self.jobs.submit_one(request, one_line_summary(sql))
         except OdfError as error:
             hint = f" – {error.hint}" if error.hint else ""
