@@ -13,6 +13,8 @@ SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 """Settings of each connection."""
 PREPARATION: Final = (
+    # The statistics of Parquet files do not count NaN, which is greater than every number in a query.
+    "SET parquet_can_have_nan = true",
     "SET python_enable_replacements = false",  # variables of Python as tables
     "SET TimeZone = 'UTC'",  # times without a zone are in UTC
     "SET disabled_optimizers = 'common_subexpressions'",  # takes half a minute for 2,500 columns

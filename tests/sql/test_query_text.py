@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from odf_engine.sql.query_text import one_line_summary, table_names
+from odf_engine.sql.query_text import one_line_summary, spark_spelling, table_names
 from odf_engine.sql.table_functions import RewrittenQuery
 
 KNOWN = ["port-haven.air-readings", "port-haven.stations", "air.by.day", "somebody/tides", "Plain"]
@@ -30,6 +32,54 @@ def test_dataset_names_are_quoted_in_table_positions(written: str, for_spark: st
     query = RewrittenQuery(written, KNOWN)
     assert query.text == for_spark
     assert query.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("written", "for_duckdb"),
+    [
+        ("SELECT * FROM port-haven.stations s", 'SELECT * FROM "port-haven.stations" s'),
+        ('SELECT * FROM "AIR.by.day"', 'SELECT * FROM "AIR.by.day"'),
+        (r"SELECT 'it''s \' FROM air.by.day", r"""SELECT 'it''s \' FROM "air.by.day" """.rstrip()),
+        ("SELECT 'FROM air.by.day' -- FROM air.by.day", "SELECT 'FROM air.by.day' -- FROM air.by.day"),
+        ("SELECT air.by.day.n FROM air.by.day", 'SELECT "air.by.day".n FROM "air.by.day"'),
+        ("SELECT 1 FROM 'a b.csv'", 'SELECT 1 FROM "a b.csv" AS "a b"'),
+        ("SELECT 1 FROM 'it''s.csv' t, '/x/y.csv' AS u", """SELECT 1 FROM "it's.csv" t, "/x/y.csv" AS u"""),
+        ("SELECT a FROM t JOIN 'b.csv' USING (k)", 'SELECT a FROM t JOIN "b.csv" AS "b" USING (k)'),
+        ("SELECT extract('year' FROM day)", "SELECT extract('year' FROM day)"),
+        ("SELECT offset, max(offset) FROM t", 'SELECT "offset", max("offset") FROM t'),
+        (
+            "SELECT 1 FROM t WHERE offset > 1 LIMIT 2 OFFSET 3",
+            'SELECT 1 FROM t WHERE "offset" > 1 LIMIT 2 OFFSET 3',
+        ),
+        (
+            "SELECT t.offset FROM t ORDER BY offset OFFSET 1",
+            'SELECT t.offset FROM t ORDER BY "offset" OFFSET 1',
+        ),
+        ("SELECT 1 FROM (SELECT 2) OFFSET 1", "SELECT 1 FROM (SELECT 2) OFFSET 1"),
+    ],
+)
+def test_names_of_a_query_for_duckdb_are_in_double_quotes(written: str, for_duckdb: str) -> None:
+    assert RewrittenQuery(written, KNOWN, for_duckdb=True).text == for_duckdb
+
+
+def test_positions_map_back_to_a_query_for_duckdb() -> None:
+    written = "SELECT offset,\n  wrong FROM 'a.csv', port-haven.stations WHERE wrong"
+    query = RewrittenQuery(written, KNOWN, for_duckdb=True)
+    second = query.text.split("\n")[1]
+    assert query.original_position(2, second.rindex("wrong") + 1) == (
+        2,
+        written.split("\n")[1].rindex("wrong") + 1,
+    )
+    assert query.files == ["a.csv"]
+
+
+@given(st.text("'\"`\\-/*\na. "))
+def test_spark_spelling_keeps_all_positions(sql: str) -> None:
+    spelled = spark_spelling(sql)
+    assert len(spelled) == len(sql)
+    assert [at for at, char in enumerate(spelled) if char == "\n"] == [
+        at for at, char in enumerate(sql) if char == "\n"
+    ]
 
 
 def test_unknown_dataset_names_are_listed() -> None:
