@@ -28,10 +28,11 @@ from odf_tui.features.export import ExportDialog, ExportOptions
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel
 from odf_tui.features.statistics import StatisticsScreen
 from odf_tui.panes.data.controller import DataController
-from odf_tui.panes.data.view import QUERY, DataPane
+from odf_tui.panes.data.view import QUERY, DataPane, condition_text
 from odf_tui.services.controller import Host
 from odf_tui.services.terminal_app import TerminalApp
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
+from odf_tui.text.row_queries import filter_query, sort_query
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 from odf_tui.widgets.status_bar import FilterLine, KeyHints, Notice, StatusLine
 
@@ -155,6 +156,7 @@ class FileScreen(Host):
     def on_mount(self) -> None:
         """Start to read the files."""
         self.load("panes.data.controller.DataController")
+        self.controller(DataController).filter_all = self._filter_all
         pane = self.query_one(FilePane)
         pane.show_message("", [(" Reading …", "muted")])
         pane.apply_theme(True)
@@ -283,10 +285,20 @@ class FileScreen(Host):
             pane.sort(down=down)
             return
         name = opened.columns.names[pane.view.column]
-        order = "DESC" if down else "ASC"
-        sql = f'SELECT * FROM file ORDER BY "{name.replace(chr(34), chr(34) * 2)}" {order} NULLS LAST'
         title = f"sorted by {name}, {'descending' if down else 'ascending'}"
-        self._run_query(sql, opened.window.rows, title, "sorted")
+        self._run_query(sort_query("file", name, down=down), opened.window.rows, title, "sorted")
+
+    def _filter_all(self, test: str) -> bool:
+        """Filter all rows by a test against the cell under the cursor, if they are in a file."""
+        view = self.query_one(FilePane).view
+        opened = view.opened
+        if opened is None or not isinstance(opened.window, FileWindow):
+            return False
+        name = opened.columns.names[view.column]
+        title = f"filtered: {condition_text(test, name, view.value(view.cursor, view.column) or '')}"
+        sql = filter_query("file", name, test, f"LIMIT 1 OFFSET {view.cursor}")
+        self._run_query(sql, opened.window.rows, title, "kept")
+        return True
 
     def _run_sql(self) -> None:
         panel = self.find(SqlPanel)
@@ -359,8 +371,9 @@ class FileScreen(Host):
         finally:
             self._is_querying = False
         pane = self.query_one(FilePane)
-        while pane.front_view is not None and pane.front_view.kind in (QUERY, kind):
-            pane.pop_view()
+        if kind != "kept":  # a filter applies to what is visible
+            while pane.front_view is not None and pane.front_view.kind in (QUERY, kind):
+                pane.pop_view()
         if panel is not None:
             panel.show_failure(None)
         pane.show_view("", opened, title, "", kind)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
+from odf_engine.api import JobState, Query
 from odf_engine.api.readers.row_window import StoredWindow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
@@ -39,7 +41,7 @@ from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
 from tests.sync.linked import add_object, add_rows, make_linked
 from tests.tui.conftest import Driven, driven
-from tests.tui.data_screen import GeneratedRows, rows_shown, show_window
+from tests.tui.data_screen import DataDriver, GeneratedRows, rows_shown, show_window, write_rows
 from tests.tui.haven import AIR, SYSTEM
 from tests.tui.scripted_worker import Scenario
 
@@ -565,12 +567,34 @@ async def test_sorting_states_its_rows_and_can_be_left(source: Scenario, dataset
         assert "300 rows" in border(drive)
 
 
-async def test_only_some_of_many_rows_are_sorted(source: Scenario) -> None:
+async def test_all_rows_of_a_long_dataset_are_sorted_and_filtered_by_queries(source: Scenario) -> None:
     show_window(source, GeneratedRows(10_000_000))
+
+    async def end_query(drive: DataDriver, sql: str, rows: int) -> None:
+        await drive.until(lambda: len(source.known) > len(queries))
+        assert isinstance(request := source.link.submitted[-1], Query)
+        assert (request.sql, request.engine) == (sql, "duckdb")
+        queries.append(sql)
+        path = str(Path(write_rows(source, rows)).relative_to(source.folder))
+        result = json.dumps({"path": path, "rows": rows, "truncated": rows > 100})
+        source.link.tell(source.changed(replace(source.known[-1], state=JobState.done, result=result)))
+
+    queries: list[str] = []
     async with rows_shown(source) as drive:
+        column = drive.data_pane.view.opened.columns.names[4]  # type: ignore[union-attr]
         await drive.press("l", "l", "l", "l", "less_than_sign")
-        await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
-        assert drive.data_pane.view.count() == 100_000
+        order = f'SELECT * FROM "port-haven.air-readings" ORDER BY "{column}"'
+        await end_query(drive, f"{order} ASC NULLS LAST", 70)
+        await drive.until(lambda: "sorted · 70 rows" in border(drive))
+        await drive.press("greater_than_sign")  # replaces the view
+        await end_query(drive, f"{order} DESC NULLS LAST", 120)
+        await drive.until(lambda: "sorted · 120 rows" in border(drive) and "truncated" in border(drive))
+        await drive.press("escape", "j", "j", "f", "l")
+        value = f'(SELECT "{column}" FROM "port-haven.air-readings" WHERE "offset" = 2)'
+        await end_query(drive, f'SELECT * FROM "port-haven.air-readings" WHERE "{column}" < {value}', 30)
+        await drive.until(lambda: "filtered · 30 rows" in border(drive))
+        await drive.press("less_than_sign")  # few rows are sorted here
+        await drive.until(lambda: "sorted: rows 1–30 of 30" in border(drive))
     assert loaded_range(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
     assert loaded_range(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
     assert loaded_range(70, 3) == (0, 70)

@@ -77,7 +77,7 @@ async def test_all_rows_are_scrolled_sorted_and_filtered(tmp_path: Path) -> None
         await viewer.press("escape")
         await viewer.until(lambda: viewer.pane.front_view is None)
         await viewer.press("g", "h", "f", "f")
-        await viewer.until(lambda: "filtered: 1 715 of" in viewer.text)
+        await viewer.until(lambda: "filtered: area is a0 · 1 715 rows" in viewer.text)
 
 
 async def test_sql_reads_the_file_and_shows_errors(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,22 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 from textual.message import Message
 
-from odf_engine.api import LazyModule
+from odf_engine.api import LazyModule, Query
 from odf_engine.api.model import DatasetRow, Target
 from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count, printable
+from odf_tui.panes.data.derived_rows import MAX_LOADED_ROWS
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
-from odf_tui.services.controller import Controller, Host
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import NULL, Span
+from odf_tui.text.row_queries import filter_query, sort_query
 from odf_tui.text.row_text import Record, read_record, rows_as_json, rows_as_tsv
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, PromptDialog
-from odf_tui.widgets.row_table import LoadedWindow, RowTable, open_rows
+from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window, open_rows
 
 if TYPE_CHECKING:
     from odf_tui.panes.data import row_dialogs
@@ -36,13 +39,19 @@ COPIED_ROWS: Final = 20_000
 
 
 class DataController(Controller):
-    """Runs the actions of pane 3 on the rows of the selected dataset."""
+    """Runs the actions of pane 3 on the rows of the selected dataset.
+
+    Attributes:
+        filter_all: filters all rows by a test against the cell under the cursor, also those that are not
+            loaded; returns whether it does.
+    """
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self.pane = self.host.query_one(DataPane)
         self.view = self.pane.view
         self._health: object = None
+        self.filter_all: Callable[[str], bool] = self._filter_dataset
         self.state.shown_changed.connect(self._show_dataset)
         self.state.jobs_changed.connect(self._jobs_changed)
         self.navigator.going.connect(self._leave_views)
@@ -296,8 +305,36 @@ class DataController(Controller):
         self.host.notice("columns up to this one are frozen" if frozen else "columns are no longer frozen")
 
     def sort(self, order: str) -> None:
-        """Sort the loaded rows by the column under the cursor, ``ascending`` or ``descending``."""
-        self.pane.sort(down=order == "descending")
+        """Sort the rows by the column under the cursor, ``ascending`` or ``descending``."""
+        down = order == "descending"
+        if (front := self.pane.front_view) is not None and front.kind == "sorted" and front.source is None:
+            self.pane.pop_view()
+        row, opened = self.state.row, self._unloaded_rows()
+        if row is None or opened is None:
+            self.pane.sort(down=down)
+            return
+        name = opened.columns.names[self.view.column]
+        note = f"by {name}, {order}"
+        self._query_rows(row, sort_query(row.name, name, down=down), "Sorting", "sorted", note)
+
+    def _unloaded_rows(self) -> LoadedWindow | None:
+        """Return the rows of the dataset if they are visible, and too many to sort and filter here."""
+        opened = self.view.opened
+        is_long = opened is not None and opened.window.row_count > MAX_LOADED_ROWS
+        return opened if is_long and self.pane.front_view is None else None
+
+    @task
+    async def _query_rows(self, row: DatasetRow, sql: str, title: str, kind: str, note: str) -> None:
+        """Show the result of a query over all rows of a dataset."""
+        result = await self.jobs.outcome(Query(sql, engine="duckdb"), row.name, title)
+
+        def read() -> LoadedWindow:
+            return load_window(self.workspace.file_rows(row.id, str(self.workspace.folder / result.path)))
+
+        opened = await asyncio.to_thread(read)
+        note = f"{note} · truncated" if result.truncated else note
+        self.pane.show_view(row.id, opened, "sorted" if kind == "sorted" else "filtered", note, kind)
+        self.host.show_hints()
 
     def filter_by_value(self) -> None:
         """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
@@ -317,8 +354,20 @@ class DataController(Controller):
     def _filter_chosen(self, test: str | None) -> None:
         if test == "found":
             self.pane.filter_matches()
-        elif test is not None:
+        elif test is not None and not self.filter_all(test):
             self.pane.filter_by_test(test)
+
+    def _filter_dataset(self, test: str) -> bool:
+        """Filter all rows of a dataset that has too many to be loaded. Returns whether it has."""
+        row, opened, view = self.state.row, self._unloaded_rows(), self.view
+        if row is None or opened is None:
+            return False
+        name, offset_column = opened.columns.names[view.column], opened.window.system_columns[0]
+        offset = view.value(view.cursor, opened.columns.names.index(offset_column))
+        note = condition_text(test, name, view.value(view.cursor, view.column) or "")
+        sql = filter_query(row.name, name, test, f'WHERE "{offset_column}" = {int(offset or 0)}')
+        self._query_rows(row, sql, "Filtering", "kept", note)
+        return True
 
     def reveal_in_all_rows(self) -> None:
         """Show the row among all rows."""
