@@ -103,6 +103,8 @@ def test_json_documents_and_features_are_rows(tmp_path: Path) -> None:
     (tmp_path / "f.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     rows = call_odf("f.geojson", "--json", cwd=tmp_path).json
     assert [(row["name"], row["id"]) for row in rows] == [("a", 7), ("b", None)]
+    (tmp_path / "f.geojson").rename(tmp_path / "f.json")  # its content says what it is
+    assert call_odf("f.json", "--json", cwd=tmp_path).json == rows
     assert json.loads(rows[0]["geometry"]) == point and rows[1]["geometry"] is None
 
 

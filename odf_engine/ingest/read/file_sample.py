@@ -66,6 +66,8 @@ _MAX_DOCUMENT: Final = 64 << 20
 """Size limit of files that can only be read completely: JSON documents, archives and Parquet."""
 _MAX_LINES: Final = 10_000
 _SNIFFED_BYTES: Final = 1 << 12
+_HEAD_BYTES: Final = 4096
+_FEATURES: Final = re.compile(rb'"type"\s*:\s*"FeatureCollection"')
 _WHOLE: Final = ("Json", "GeoJson", "Parquet")
 
 
@@ -337,7 +339,7 @@ def _find_encoding(data: bytes, chosen: str | None) -> tuple[str, str]:
     for mark, codec, encoding in _MARKS:
         if data.startswith(mark):
             return codec, encoding
-    head = data[:4096]
+    head = data[:_HEAD_BYTES]
     if head.count(0) > len(head) // 4:
         return ("utf-16-le" if head[1::2].count(0) > head[::2].count(0) else "utf-16-be"), "utf-16"
     if head.count(0):
@@ -379,6 +381,8 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
     kind, sub_path = sample.kind, ""
     if kind == "Json" and _starts_with_object_lines(sample.data):  # despite the suffix
         kind = "NdJson"
+    if kind == "Json" and _FEATURES.search(sample.data[:_HEAD_BYTES]):
+        kind = "GeoJson"
     if kind == "Csv":
         found = infer_csv(decoded.text, choices, reporter, encoding=decoded.encoding,
                           damaged=decoded.bad_lines, complete=sample.complete)  # fmt: skip
