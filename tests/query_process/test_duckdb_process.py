@@ -61,7 +61,7 @@ def _answer(sql: str, paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.T
     options = QueryOptions(program=DUCKDB, system_columns=False)
     with (
         tempfile.TemporaryDirectory() as folder,
-        run_query([SqlQueryStep(query=sql)], [table], Path(folder), 256 << 20, Reporter(), options) as rows,
+        run_query([SqlQueryStep(query=sql)], [table], Path(folder), 1 << 30, Reporter(), options) as rows,
     ):
         yield pa.Table.from_batches(list(rows.batches), rows.schema)
 
