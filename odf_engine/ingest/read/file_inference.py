@@ -466,12 +466,11 @@ def _infer_text(
         kind = "STRING" if chosen is None else chosen[0]
         evidence = "all values are null" if not counts else ""
         return msgspec.structs.replace(column, type=kind, evidence=evidence)
-    best = _best_type(name, real, chosen, dialect)
+    best, invalid = _best_type(name, real, chosen, dialect)
     if best is None:
         code = None if chosen is not None else next(filter(_IDENTIFIER.fullmatch, real), None)
         text = f"text: {code} {_code_problem(code)}" if code else ""
         return msgspec.structs.replace(column, evidence=text)
-    invalid = frozenset(word for word in real if not best.accepts(word))
     evidence = [best.evidence] if best.evidence else []
     if null_texts:
         evidence.append(f"null is written {', '.join(sorted(null_texts))}")
@@ -519,25 +518,29 @@ class _TextType(NamedTuple):
 
 def _best_type(
     name: str, real: Counter[str], chosen: tuple[str, str] | None, dialect: _Numbers
-) -> _TextType | None:
-    """Return the type that holds most values, or the chosen one, or None for STRING."""
+) -> tuple[_TextType | None, frozenset[str]]:
+    """Return the type that holds most values, or the chosen one, or None for STRING; and the other values."""
     total = real.total()
     max_invalid = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
     few = list(islice(real, _FEW))
     best: _TextType | None = None
+    best_invalid: frozenset[str] = frozenset()
     for candidate in _candidates(name, real, chosen, dialect):
+        if chosen is None and 2 * sum(map(candidate.accepts, few)) < len(few):
+            continue
+        if chosen is not None and candidate.type != chosen[0]:
+            continue
+        invalid = frozenset(text for text in real if not candidate.accepts(text))
         if chosen is not None:
-            if candidate.type == chosen[0]:
-                return candidate
-            continue
-        if 2 * sum(map(candidate.accepts, few)) < len(few):
-            continue
-        invalid = sum(count for text, count in real.items() if not candidate.accepts(text))
-        if invalid < max_invalid or (best is None and invalid == max_invalid):
-            best, max_invalid = candidate, invalid
-            if not invalid:
+            return candidate, invalid
+        count = sum(real[text] for text in invalid)
+        if count < max_invalid or (best is None and count == max_invalid):
+            best, best_invalid, max_invalid = candidate, invalid, count
+            if not count:
                 break
-    return best if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
+    return (
+        (best, best_invalid) if chosen is None else (_TextType(*chosen, lambda text: False), frozenset(real))
+    )
 
 
 def _candidates(
