@@ -46,6 +46,7 @@ _INVALID_VALUE: Final = ("Conversion", "Out of Range", "Invalid Input", "Mismatc
 _EXPLAIN: Final = "EXPLAIN "
 _SELECT: Final = "a query must be one SELECT"
 _FILES: Final = "a query reads only datasets, and files as in FROM 'cases.csv'"
+_DAMAGED: Final = "verify the datasets, and free disk space"
 _NO_SCHEMA: Final = re.compile(r'Table with name "?(.+?)"? does not exist because schema')
 _JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
 
@@ -159,11 +160,26 @@ def _create_view(connection: duckdb.DuckDBPyConnection, table: QueryTable, copie
             copies.mkdir()
             paths = [_with_texts(path, copies / path.name, wide) for path in paths]
         rows = f"read_parquet({path_list(paths)}, union_by_name = true)"
-        relation = connection.sql(f"FROM {rows}")
+        try:
+            relation = connection.sql(f"FROM {rows}")
+        except duckdb.Error:
+            for path in paths:
+                _check_readable(connection, path)
+            raise
         stored = dict(zip(relation.columns, map(str, relation.types), strict=True))
     columns = [_column(name, kind, stored.get(name)) for name, kind in zip(schema.names, kinds, strict=True)]
     view = quoted(table.name)
     connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {', '.join(columns)} FROM {rows}")
+
+
+def _check_readable(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Check the footer of a file."""
+    try:
+        connection.sql(f"FROM read_parquet({path_list([path])})")
+    except duckdb.Error as error:
+        report = _describe(error, "")
+        problem = f"the file cannot be read: {report.message}"
+        raise _Failure(ErrorReport("other", problem, str(path), _DAMAGED)) from None
 
 
 def _check_names(table: str, names: Sequence[str]) -> None:
@@ -247,10 +263,12 @@ def _describe(error: Exception, query: str, skipped: int = 0) -> ErrorReport:
     if kind == "Out of Memory" or isinstance(error, MemoryError):
         problem = f"the query needs more memory than sql.memory: {first}"
         return ErrorReport("other", problem, hint="increase sql.memory, or read fewer columns and rows")
+    if first.startswith("Failed to read file"):
+        return ErrorReport("other", first, hint=_DAMAGED)
     if kind in _INVALID_VALUE:
         return ErrorReport("value", first, where)
     if kind in ("IO", "") or not isinstance(error, duckdb.Error | pa.ArrowException):
-        return ErrorReport("other", first, hint="verify the datasets, and free disk space")
+        return ErrorReport("other", first, hint=_DAMAGED)
     return ErrorReport("query", first, where, hint=" ".join(rest.split()) if kind == "Catalog" else "")
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.errors import InvalidQuery
+from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, SqlQueryStep
 from odf_engine.query_process import client
 from odf_engine.query_process.client import DUCKDB, QueryOptions, run_query
@@ -161,3 +161,20 @@ def test_a_lost_spare_process_is_replaced() -> None:
         os.waitid(os.P_PID, spare.process.pid, os.WEXITED | os.WNOWAIT)
     client._spare.end()
     assert client._spare.take() is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "page", "footer", "empty"])
+def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
+    table = pa.table({"n": list(range(50_000)), "t": [f"text {n}" for n in range(50_000)]})
+    path = tmp_path / "slice"
+    pq.write_table(table, path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    if damage == "page":
+        data[60_000:62_000] = bytes(2000)
+    elif damage == "footer":
+        start = len(data) - pq.read_metadata(path).serialized_size
+        data[start : start + 30] = bytes(30)
+    path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"" if damage == "empty" else data)
+    with pytest.raises(OdfError) as error:
+        _query('SELECT max(t), sum(n) FROM "my.table"', [path], table.schema)
+    assert "slice" in str(error.value) and "verify the datasets" in (error.value.hint or "")
