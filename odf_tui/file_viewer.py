@@ -28,11 +28,11 @@ from odf_tui.features.export import ExportDialog, ExportOptions
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel
 from odf_tui.features.statistics import StatisticsScreen
 from odf_tui.panes.data.controller import DataController
+from odf_tui.panes.data.row_queries import filter_query, sort_query
 from odf_tui.panes.data.view import QUERY, DataPane, condition_text
 from odf_tui.services.controller import Host
 from odf_tui.services.terminal_app import TerminalApp
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
-from odf_tui.text.row_queries import filter_query, sort_query
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 from odf_tui.widgets.status_bar import FilterLine, KeyHints, Notice, StatusLine
 

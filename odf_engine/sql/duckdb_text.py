@@ -46,7 +46,7 @@ def _pattern(path: str) -> str:
 
 
 def confinement(folders: Iterable[Path], files: Iterable[str]) -> Iterator[str]:
-    """Yield statements. After them, a connection reads only these folders and files, and has fixed settings.
+    """Yield the statements that confine a connection to folders and files, and fix its settings.
 
     DuckDB compares names after links are resolved, of files both before and after patterns are.
     """

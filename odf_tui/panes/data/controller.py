@@ -16,6 +16,7 @@ from odf_engine.api.model import DatasetRow, Target
 from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count, printable
 from odf_tui.panes.data.derived_rows import MAX_LOADED_ROWS
+from odf_tui.panes.data.row_queries import filter_query, sort_query
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
@@ -24,7 +25,6 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import NULL, Span
-from odf_tui.text.row_queries import filter_query, sort_query
 from odf_tui.text.row_text import Record, read_record, rows_as_json, rows_as_tsv
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, PromptDialog
