@@ -375,7 +375,7 @@ class PayloadJob:
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
-        limits = PrepareLimits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config)
         file = PreparedFile(payload.path, payload.name)
         return prepare(steps, file, self._root, self._folder, self._reporter, limits)
 
@@ -387,7 +387,7 @@ class PayloadJob:
         self._progress = WriteProgress(reporter, size, total_known=only_file)
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
-        limits = PrepareLimits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config)
         if self._reader is not None:
             reading = self._reader(session, prepared, folder, reporter)
         else:
