@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from odf_engine.errors import BadData, UsageError
@@ -151,17 +151,15 @@ def _fill_merged(sheet: CalamineSheet, cells: _Range, header: list[list[str]]) -
 
 def _text(value: Any) -> str:
     """Return the text of a value: numbers without a needless fraction, times in ISO 8601."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-        case datetime():
-            return value.date().isoformat() if value.time() == time() else value.isoformat()
-        case date() | time():
-            return value.isoformat()
-        case timedelta():
-            return str(value)
-        case str():
-            return "" if value in _ERRORS else value
+    kind = type(value)
+    if kind is str:
+        return "" if value in _ERRORS else value
+    if kind is float:
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is datetime:
+        return value.date().isoformat() if value.time() == time() else value.isoformat()
+    if kind is date or kind is time:
+        return value.isoformat()
     return "" if value is None else str(value)
