@@ -21,6 +21,7 @@ from odf_engine.ingest.fetch.model import (
     require_readable,
 )
 from odf_engine.ingest.fetch.mqtt import fetch_mqtt
+from odf_engine.ingest.fetch.pages import fetch_pages
 from odf_engine.ingest.fetch.s3 import fetch_s3
 from odf_engine.metadata.model import (
     Container,
@@ -36,6 +37,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import without_login
+from odf_engine.workspace.definitions.fetch_arguments import PAGES, native_program
 from odf_engine.workspace.environment import (
     RedactingReporter,
     collect_secrets,
@@ -75,7 +77,7 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         if payload is not None:
             yield payload
     elif isinstance(step, Container):
-        yield from fetch_container(step, context)
+        yield from _fetch_program(step, context)
     elif isinstance(step, Mqtt):
         yield from fetch_mqtt(step, context)
     elif isinstance(step, EthereumLogs):
@@ -87,6 +89,12 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
             hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container, Mqtt,"
             " EthereumLogs",
         )
+
+
+def _fetch_program(step: Container, context: FetchContext) -> Iterator[Payload]:
+    if native_program(step) == PAGES:
+        return fetch_pages(step, context)
+    return fetch_container(step, context)
 
 
 def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
