@@ -28,10 +28,9 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.fetch_arguments import (
-    PAGES,
+    ListingArguments,
     PagesArguments,
-    native_program,
-    parse_pages,
+    parse_native,
 )
 from odf_engine.workspace.environment import find_variables
 from odf_engine.workspace.seals import is_marked_own, is_sealed, mark_own, seal
@@ -336,7 +335,8 @@ class Trust:
                 yield "files", str(self._workspace.resolve_path(fetch.path))
             case model.Container() if (native := _native_arguments(fetch)) is not None:
                 yield "url", native.url
-                yield from (("header", f"{name}: {value}") for name, value in native.headers)
+                if isinstance(native, PagesArguments):
+                    yield from (("header", f"{name}: {value}") for name, value in native.headers)
                 yield from _iter_variables(native.texts())
             case model.Container():
                 yield "image", fetch.image
@@ -380,12 +380,10 @@ def _find_sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
     return sources
 
 
-def _native_arguments(step: model.Container) -> PagesArguments | None:
+def _native_arguments(step: model.Container) -> PagesArguments | ListingArguments | None:
     """Return the arguments of a program that runs inside the process, or None for other containers."""
-    if native_program(step) != PAGES:
-        return None
     try:
-        return parse_pages(step)
+        return parse_native(step)
     except InvalidManifest:  # the fetch step reports it, and nothing runs
         return None
 

@@ -12,6 +12,7 @@ from odf_engine.ingest.fetch.ethereum import fetch_ethereum_logs
 from odf_engine.ingest.fetch.files_glob import event_time_from_url, fetch_files
 from odf_engine.ingest.fetch.ftp import fetch_ftp
 from odf_engine.ingest.fetch.http import fetch_http
+from odf_engine.ingest.fetch.listing import fetch_listing
 from odf_engine.ingest.fetch.model import (
     LAST_MODIFIED,
     SOURCE_NAME,
@@ -37,7 +38,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import without_login
-from odf_engine.workspace.definitions.fetch_arguments import PAGES, native_program
+from odf_engine.workspace.definitions.fetch_arguments import native_program
 from odf_engine.workspace.environment import (
     RedactingReporter,
     collect_secrets,
@@ -92,9 +93,13 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
 
 def _fetch_program(step: Container, context: FetchContext) -> Iterator[Payload]:
-    if native_program(step) == PAGES:
-        return fetch_pages(step, context)
-    return fetch_container(step, context)
+    match native_program(step):
+        case "odf/pages":
+            return fetch_pages(step, context)
+        case "odf/listing":
+            return fetch_listing(step, context)
+        case _:
+            return fetch_container(step, context)
 
 
 def _fetch_url(step: Url, context: FetchContext) -> Payload | None:

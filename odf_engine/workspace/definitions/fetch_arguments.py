@@ -93,6 +93,28 @@ class PagesArguments:
         return [self.url, *(value for _, value in self.headers), self.body]
 
 
+@dataclass(frozen=True)
+class ListingArguments:
+    """The arguments of ``odf/listing``. Variables in the URL are not substituted.
+
+    Attributes:
+        url: URL of a folder, an index of files, or a bucket with a prefix.
+        pattern: pattern of names relative to the folder; a wildcard does not match slashes.
+        order: whether the names or the times determine the order.
+        time_pattern: regular expression whose first group is the time in a name, or "" for the modification
+            time.
+    """
+
+    url: str
+    pattern: str
+    order: Literal["name", "time"]
+    time_pattern: str
+
+    def texts(self) -> list[str]:
+        """Return the texts with variables."""
+        return [self.url]
+
+
 def native_program(step: Container) -> Literal["odf/pages", "odf/listing"] | None:
     """Return the program of a container that runs inside the process, or None for other images."""
     name, at, _ = step.image.partition("@")
@@ -130,7 +152,7 @@ def parse_pages(step: Container) -> PagesArguments:
         InvalidManifest: an argument is invalid, or two contradict each other.
     """
     check_native_program(step)
-    given = _pages_parser().parse_args([*(step.args or ())])
+    given = _pages_parser().read(step.args or ())
     if bool(given.since) != bool(given.since_field):
         raise _invalid("--since requires --since-field, and vice versa")
     paging = _paging(given)
@@ -154,11 +176,56 @@ def parse_pages(step: Container) -> PagesArguments:
     )
 
 
+def parse_listing(step: Container) -> ListingArguments:
+    """Return the arguments of ``odf/listing``.
+
+    Raises:
+        InvalidManifest: an argument is invalid, or two contradict each other.
+    """
+    check_native_program(step)
+    parser = _Parser()
+    parser.add_argument("--url", required=True, type=_value(_listing_url))
+    parser.add_argument("--pattern", default="*", type=_value(_pattern))
+    parser.add_argument("--order", choices=("name", "time"), default="name")
+    parser.add_argument("--time-pattern", type=_value(_time_pattern))
+    given = parser.read(step.args or ())
+    if given.time_pattern and given.order != "time":
+        raise _invalid("--time-pattern requires --order time")
+    return ListingArguments(given.url, given.pattern, given.order, given.time_pattern or "")
+
+
+def parse_native(step: Container) -> PagesArguments | ListingArguments | None:
+    """Return the arguments of a program that runs inside the process, or None for other images.
+
+    Raises:
+        InvalidManifest: an argument is invalid.
+    """
+    match native_program(step):
+        case "odf/pages":
+            return parse_pages(step)
+        case "odf/listing":
+            return parse_listing(step)
+        case _:
+            return None
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are those of a manifest."""
 
     def __init__(self) -> None:
         super().__init__(add_help=False, allow_abbrev=False, prog="")
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values of the options. A value may begin with a dash, such as ``-x``."""
+        joined: list[str] = []
+        for text in arguments:
+            is_value = text.startswith("-") and text.partition("=")[0] not in self._option_string_actions
+            before = self._option_string_actions.get(joined[-1]) if joined else None
+            if is_value and before is not None and before.nargs is None:
+                joined[-1] += f"={text}"
+            else:
+                joined.append(text)
+        return self.parse_args(joined)
 
     def error(self, message: str) -> NoReturn:
         raise _invalid(message)
@@ -250,6 +317,26 @@ def _not_empty(text: str) -> str:
 
 def _http_url(text: str) -> str:
     return _url(text, ("http", "https"))
+
+
+def _listing_url(text: str) -> str:
+    return _url(text, ("http", "https", "ftp", "ftps", "s3"))
+
+
+def _pattern(text: str) -> str:
+    if any(part in ("", ".", "..", "**") for part in text.split("/")):
+        raise ValueError(f"'{text}' is not a pattern of names such as *.csv or 2024-*/*.csv")
+    return text
+
+
+def _time_pattern(text: str) -> str:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"'{text}' is not a regular expression: {error}") from None
+    if pattern.groups < 1:
+        raise ValueError(f"'{text}' has no group: enclose the time in parentheses")
+    return text
 
 
 def _url(text: str, schemes: Sequence[str]) -> str:
