@@ -219,7 +219,7 @@ def test_files_of_an_ftp_server(context: FetchContext, tmp_path: Path) -> None:
     (folder / "pub" / "2024").mkdir(parents=True)
     for number, name in enumerate(["b ü.csv", "a.csv", "2024/c.csv", "n.txt"]):
         (folder / "pub" / name).write_text(name)
-        os.utime(folder / "pub" / name, (1_700_000_000 + number,) * 2)
+        os.utime(folder / "pub" / name, (0, 1_700_000_000 + number))
     with ftp_server(folder) as server:
         url = ("--url", f"ftp://{server.address}/pub/")
         got = files_of(context, *url, "--pattern", "*.csv")

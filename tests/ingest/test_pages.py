@@ -448,7 +448,7 @@ def test_untrusted_source_reaches_public_addresses_only(context: FetchContext, w
     ("arguments", "problem"),
     [
         ((), "the following arguments are required: --url"),
-        (("--url", "ftp://x/"), "argument --url: 'ftp://x/' is not a URL with http or https"),
+        (("--url", "ftp://x/"), "argument --url: 'ftp://x/' is not a URL of http or https"),
         (("--url", "http://x", "--page", "p", "--offset", "o"), "--page contradicts --offset"),
         (("--url", "http://x", "--offset", "o"), "--offset requires --limit PARAM and --size N"),
         (("--url", "http://x", "--cursor", "c"), "--cursor requires --next-cursor"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -47,7 +47,7 @@ from odf_engine.workspace.environment import (
 )
 
 
-def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
+def fetch(step: FetchStep, context: FetchContext) -> Generator[Payload, None, None]:
     """Yield the payloads since ``context.state``, oldest first; none if the dataset is up to date.
 
     Variables are substituted on use. Log lines, errors and payloads show the text of the manifest.

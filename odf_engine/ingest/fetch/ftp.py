@@ -52,7 +52,10 @@ def list_ftp_folder(url: str, name: str, context: FetchContext) -> list[FtpEntry
     retries = RetryPolicy(config, reporter)
 
     def attempt() -> list[FtpEntry]:
-        with _failures(name), FtpSession(url, connector, config.read_timeout_seconds) as session:
+        with (
+            _failures(name, "the URL in fetch.args"),
+            FtpSession(url, connector, config.read_timeout_seconds) as session,
+        ):
             return session.list_folder()
 
     while True:
@@ -72,7 +75,7 @@ class _FtpTransfer(Transfer):
         self._connector = Connector(self.address_policy, timeout, context.reporter)
 
     def attempt(self) -> Payload | None:
-        with _failures(self.name):
+        with _failures(self.name, "fetch.url in the manifest"):
             session = FtpSession(self._url, self._connector, self.context.config.read_timeout_seconds)
             self.reporter.log(f"connecting to {self.name}")
             with session:
@@ -118,12 +121,17 @@ class _FtpTransfer(Transfer):
 
 
 @contextmanager
-def _failures(name: str) -> Iterator[None]:
-    """Translate the errors of a session into :class:`AttemptFailed`."""
+def _failures(name: str, field: str) -> Iterator[None]:
+    """Translate the errors of a session into :class:`AttemptFailed`.
+
+    Args:
+        name: the URL for messages.
+        field: the field of the URL in the manifest, for hints.
+    """
     try:
         yield
     except (ftplib.error_perm, ftplib.error_temp) as error:
-        raise _refused(str(error), name) from None
+        raise _refused(str(error), name, field) from None
     except OSError as error:
         if is_disk_error(error):
             raise
@@ -135,11 +143,11 @@ def _failures(name: str) -> Iterator[None]:
         raise AttemptFailed(error, again=False) from None
 
 
-def _refused(answer: str, name: str) -> AttemptFailed:
+def _refused(answer: str, name: str, field: str) -> AttemptFailed:
     code = answer[:3]
     hint = "try again later"
     if code == "550":
-        hint = "check the URL in the manifest; the file may be missing or not readable"
+        hint = f"check {field}; the file may be missing or not readable"
     elif code in ("530", "331", "332"):
         hint = "check the login in the URL: ftp://USER:PASSWORD@HOST/PATH"
     error = SourceUnavailable(f"the server returned {answer}", where=name, hint=hint)

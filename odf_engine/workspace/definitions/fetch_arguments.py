@@ -20,7 +20,7 @@ LISTING: Final = "odf/listing"
 PagingKind = Literal["single", "page", "offset", "cursor", "next", "link-header", "window"]
 _KINDS: Final[tuple[PagingKind, ...]] = ("page", "offset", "cursor", "next", "link-header", "window")
 _PLACE: Final = "fetch.args"
-_HINT: Final = "see odf help paged-sources for the options"
+_HINT: Final = "see odf help web-sources for the options"
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*)", re.DOTALL)
 _RATE: Final = re.compile(r"(\d{1,6})/([smh])", re.ASCII)
 _RATE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -344,7 +344,7 @@ def _url(text: str, schemes: Sequence[str]) -> str:
         return text
     scheme = urlsplit(text).scheme.lower()
     if scheme not in schemes:
-        raise ValueError(f"'{text}' is not a URL with {', '.join(schemes[:-1])} or {schemes[-1]}")
+        raise ValueError(f"'{text}' is not a URL of {', '.join(schemes[:-1])} or {schemes[-1]}")
     return text
 
 
