@@ -160,12 +160,17 @@ def test_links_that_lead_out_of_the_folder_are_ignored(
     context: FetchContext, web: WebServer, reporter: Recorder
 ) -> None:
     targets = ["/etc/x.csv", "../x.csv", "a/../../x.csv", "..%2Fx.csv", "//other.example/x.csv"]
-    targets += ["https://other.example/x.csv", "x%00.csv", "%24%7B%7B%20env.TOKEN%20%7D%7D.csv"]
+    targets += [
+        "https://other.example/x.csv",
+        "mailto:x.csv",
+        "x%00.csv",
+        "%24%7B%7B%20env.TOKEN%20%7D%7D.csv",
+    ]
     serve_index(web, "".join(f'<a href="{target}">x</a>' for target in [*targets, "ok.csv"]))
     assert names_of(context, "--url", f"{web.url}/data/") == ["ok.csv"]
     assert [request.path for request in web.requests] == ["/data/", "/data/ok.csv"]
     (warning,) = reporter.warnings
-    assert "ignored 8 links that lead out of the folder: '/etc/x.csv', '../x.csv'" in warning
+    assert "ignored 9 links that lead out of the folder: '/etc/x.csv', '../x.csv'" in warning
 
 
 def test_s3_lists_on_web_servers_are_read_in_parts(context: FetchContext, web: WebServer) -> None:

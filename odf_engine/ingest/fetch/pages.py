@@ -121,7 +121,7 @@ def fetch_pages(step: Container, context: FetchContext) -> Iterator[Payload]:
 
 def _payloads(arguments: PagesArguments, context: FetchContext, reader: _PageReader) -> Iterator[Payload]:
     before, progress, name = reader.state, _Progress(arguments, reader.state, context), reader.name
-    batch = _Batch(context.job / "pages", arguments.pages_per_batch, context)
+    batch = _Batch(arguments, context)
     number = 0
     try:
         for page in reader.pages():
@@ -271,10 +271,11 @@ class _Progress:
 class _Batch:
     """The file of a payload."""
 
-    def __init__(self, folder: Path, max_pages: int | None, context: FetchContext) -> None:
+    def __init__(self, arguments: PagesArguments, context: FetchContext) -> None:
+        folder = context.job / "pages"
         folder.mkdir(exist_ok=True)
-        self._path, self._context = folder / "items.ndjson", context
-        self._max_pages = 0 if context.whole_payload else max_pages
+        self._path, self._context, self._url = folder / "items.ndjson", context, arguments.url
+        self._max_pages = 0 if context.whole_payload else arguments.pages_per_batch
         self._file: BinaryIO
         self.restart()
 
@@ -300,6 +301,7 @@ class _Batch:
         if self._bytes > limit:
             raise BadData(
                 f"the items have more than {limit:,} bytes (fetch.maxBytes)",
+                where=without_login(self._url),
                 hint="check the source, or increase fetch.maxBytes",
             )
 
