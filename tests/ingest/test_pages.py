@@ -517,6 +517,11 @@ def test_pull_that_was_interrupted_continues_after_its_commits(pulled: Pulled, w
     assert len(pulled.rows("id")) == 6
 
 
+def test_invalid_arguments_are_reported_when_a_dataset_is_added(pulled: Pulled) -> None:
+    with pytest.raises(InvalidManifest, match="unrecognized arguments: --pages-per-pull 1"):
+        pulled.add(SOURCE.replace("per-batch", "per-pull").format(url="http://x"))
+
+
 def test_trust_in_pages_is_trust_in_the_url(pulled: Pulled, web: WebServer) -> None:
     source = SOURCE.replace('"1"]', '"1", --header, "Key: ${{{{ env.TOKEN }}}}"]')
     entry = pulled.add(source.format(url=web.url))

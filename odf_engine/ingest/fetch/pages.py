@@ -432,7 +432,8 @@ class _PageReader:
         if paging.kind == "window":
             return _window(str(position.get("from", paging.start)), paging.step)
         if position:
-            self._context.reporter.log(f"{self.name}: continuing after {self.state.pages:,} pages")
+            pages = count_of(self.state.pages, "page")
+            self._context.reporter.log(f"{self.name}: continuing after {pages}")
             return position
         starts: dict[str, Position] = {"page": {"page": paging.first}, "offset": {"offset": 0}}
         return starts.get(paging.kind, {"start": 1})
