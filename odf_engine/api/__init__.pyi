@@ -1,5 +1,6 @@
 """The types and functions of the engine that the façade exports, and the modules that define them."""
 
+from odf_engine.api.operations.fetch_program import run_fetch_program as run_fetch_program
 from odf_engine.automation.alerts.definition import Alert as Alert
 from odf_engine.automation.alerts.store import Delivery as Delivery
 from odf_engine.automation.flows.definition import Flow as Flow

@@ -24,7 +24,7 @@ from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.write_progress import FileProgress
-from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
+from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Snapshot, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
@@ -328,6 +328,7 @@ def _open_payloads(
             credentials=Credentials(workspace.odf),
             mqtt=workspace.config.mqtt,
             ethereum=workspace.config.ethereum,
+            whole_payload=isinstance(source.merge, Snapshot),
         )
         checks = load_checks(workspace, entry, runtime.session)
         shared = IngestContext(

@@ -19,7 +19,8 @@ _CHUNK: Final = 1 << 18
 _IMPLICIT_PORT: Final = 990
 _MAX_REPLY_BYTES: Final = 1 << 18
 _TIME: Final = re.compile(r"213 +(\d{14})(\.\d+)?")
-_NO_REST: Final = ("500", "501", "502", "504")
+_MAX_LISTING_BYTES: Final = 256 << 20
+_NO_COMMAND: Final = ("500", "501", "502", "504")
 
 
 class FtpFileVersion(NamedTuple):
@@ -29,8 +30,16 @@ class FtpFileVersion(NamedTuple):
     size: int | None
 
 
+class FtpEntry(NamedTuple):
+    """A file or folder of a folder. A server may report no modification time."""
+
+    name: str
+    is_folder: bool
+    modified: Timestamp | None
+
+
 class FtpSession:
-    """A session for one file; a context manager.
+    """A session for one file or folder; a context manager.
 
     Methods raise:
         ftplib.Error: the server refuses.
@@ -70,8 +79,7 @@ class FtpSession:
         modified = size = None
         with suppress(ftplib.error_perm, ValueError):
             if match := _TIME.match(self._client.sendcmd(f"MDTM {self._path}")):
-                moment = datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-                modified = Timestamp.from_datetime(moment)
+                modified = _parse_time(match[1])
         with suppress(ftplib.error_perm, ValueError):
             size = self._client.size(self._path)
         return FtpFileVersion(modified, size)
@@ -81,7 +89,7 @@ class FtpSession:
         try:
             sock = self._client.transfercmd(f"RETR {self._path}", start or None)
         except ftplib.error_perm as error:
-            if start and str(error)[:3] in _NO_REST:
+            if start and str(error)[:3] in _NO_COMMAND:
                 return None
             raise
         self._connector.register(sock)
@@ -98,6 +106,44 @@ class FtpSession:
         finally:
             sock.close()
         self._client.voidresp()
+
+    def list_folder(self) -> list[FtpEntry]:
+        """Return the files and folders of the folder, unsorted.
+
+        Without MLSD, the server reports names only: folders are not recognised.
+        """
+        path = self._path.rstrip("/")
+        try:
+            lines = self._read_lines(f"MLSD {path}".rstrip())
+        except ftplib.error_perm as error:
+            if str(error)[:3] not in _NO_COMMAND:
+                raise
+            names = self._read_lines(f"NLST {path}".rstrip())
+            return [FtpEntry(line.rpartition("/")[2], False, None) for line in names]
+        entries: list[FtpEntry] = []
+        for line in lines:
+            text, _, name = line.partition(" ")
+            facts = dict(fact.lower().split("=", 1) for fact in text.split(";") if "=" in fact)
+            if (kind := facts.get("type")) in ("cdir", "pdir"):
+                continue
+            entries.append(FtpEntry(name, kind == "dir", _parse_time(facts.get("modify", ""))))
+        return entries
+
+    def _read_lines(self, command: str) -> list[str]:
+        sock = self._client.transfercmd(command)
+        self._connector.register(sock)
+        data = bytearray()
+        for chunk in self.read_transfer(sock):
+            data += chunk
+            if len(data) > _MAX_LISTING_BYTES:
+                raise ftplib.Error("the server sends a list of files without end")
+        return data.decode("utf-8", "surrogateescape").splitlines()
+
+
+def _parse_time(text: str) -> Timestamp | None:
+    with suppress(ValueError):
+        return Timestamp.from_datetime(datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC))
+    return None
 
 
 class _Client(ftplib.FTP):

@@ -27,6 +27,11 @@ from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definitions.fetch_arguments import (
+    ListingArguments,
+    PagesArguments,
+    parse_native,
+)
 from odf_engine.workspace.environment import find_variables
 from odf_engine.workspace.seals import is_marked_own, is_sealed, mark_own, seal
 from odf_engine.workspace.workspace import Workspace
@@ -329,6 +334,11 @@ class Trust:
                 yield from _iter_variables([fetch.url, *headers])
             case model.FilesGlob():
                 yield "files", str(self._workspace.resolve_path(fetch.path))
+            case model.Container() if (native := _native_arguments(fetch)) is not None:
+                yield "url", native.url
+                if isinstance(native, PagesArguments):
+                    yield from (("header", f"{name}: {value}") for name, value in native.headers)
+                yield from _iter_variables(native.texts())
             case model.Container():
                 yield "image", fetch.image
                 if command := [*(fetch.command or ()), *(fetch.args or ())]:
@@ -369,6 +379,14 @@ def _find_sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
             sources.append((row.hash, event))
         names.add(event.source_name)
     return sources
+
+
+def _native_arguments(step: model.Container) -> PagesArguments | ListingArguments | None:
+    """Return the arguments of a program that runs inside the process, or None for other containers."""
+    try:
+        return parse_native(step)
+    except InvalidManifest:  # the fetch step reports it, and nothing runs
+        return None
 
 
 def _iter_queries(sql: Any) -> Iterator[tuple[str, str]]:

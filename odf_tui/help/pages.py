@@ -11,6 +11,7 @@ TOPICS: Final = {
     "manifests": "Define datasets in YAML, and change them",
     "ingestion": "Poll sources, push rows",
     "sources": "MQTT messages and Ethereum logs",
+    "web-sources": "Lists in pages, and the files of folders on servers",
     "merge-strategies": "Combine new rows with existing rows",
     "linked-objects": "Store large files with a dataset",
     "transforms": "Derive datasets with SQL",

@@ -62,6 +62,8 @@ def web_server(context: ssl.SSLContext | None = None) -> Iterator[WebServer]:
             server.requests.append(self)
             server.answer(self)
 
+        do_POST = do_GET
+
         def log_message(self, *args: object) -> None:
             pass
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ from odf_engine.ingest.fetch.ethereum import fetch_ethereum_logs
 from odf_engine.ingest.fetch.files_glob import event_time_from_url, fetch_files
 from odf_engine.ingest.fetch.ftp import fetch_ftp
 from odf_engine.ingest.fetch.http import fetch_http
+from odf_engine.ingest.fetch.listing import fetch_listing
 from odf_engine.ingest.fetch.model import (
     LAST_MODIFIED,
     SOURCE_NAME,
@@ -21,6 +22,7 @@ from odf_engine.ingest.fetch.model import (
     require_readable,
 )
 from odf_engine.ingest.fetch.mqtt import fetch_mqtt
+from odf_engine.ingest.fetch.pages import fetch_pages
 from odf_engine.ingest.fetch.s3 import fetch_s3
 from odf_engine.metadata.model import (
     Container,
@@ -36,6 +38,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import without_login
+from odf_engine.workspace.definitions.fetch_arguments import native_program
 from odf_engine.workspace.environment import (
     RedactingReporter,
     collect_secrets,
@@ -44,7 +47,7 @@ from odf_engine.workspace.environment import (
 )
 
 
-def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
+def fetch(step: FetchStep, context: FetchContext) -> Generator[Payload, None, None]:
     """Yield the payloads since ``context.state``, oldest first; none if the dataset is up to date.
 
     Variables are substituted on use. Log lines, errors and payloads show the text of the manifest.
@@ -75,7 +78,7 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         if payload is not None:
             yield payload
     elif isinstance(step, Container):
-        yield from fetch_container(step, context)
+        yield from _fetch_program(step, context)
     elif isinstance(step, Mqtt):
         yield from fetch_mqtt(step, context)
     elif isinstance(step, EthereumLogs):
@@ -87,6 +90,16 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
             hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container, Mqtt,"
             " EthereumLogs",
         )
+
+
+def _fetch_program(step: Container, context: FetchContext) -> Iterator[Payload]:
+    match native_program(step):
+        case "odf/pages":
+            return fetch_pages(step, context)
+        case "odf/listing":
+            return fetch_listing(step, context)
+        case _:
+            return fetch_container(step, context)
 
 
 def _fetch_url(step: Url, context: FetchContext) -> Payload | None:

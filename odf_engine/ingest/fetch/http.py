@@ -35,32 +35,42 @@ def fetch_http(step: Url, context: FetchContext) -> Payload | None:
     return _HttpTransfer(step, context.substitute_variables(step.url), context).fetch()
 
 
-class _SourceClient(HttpClient):
-    """HTTP client for a source; its errors show the URL of the manifest."""
+class SourceClient(HttpClient):
+    """HTTP client for a source; its errors show the URL of the manifest.
+
+    Attributes:
+        name: the URL of the manifest.
+        url_field: the field of the URL in the manifest, for hints.
+        headers_field: the field of the headers.
+        keeps_alive: whether a connection is used for several requests.
+    """
 
     network_hint = "check the URL and the network, then try again"
+    url_field = "fetch.url in the manifest"
+    headers_field = "fetch.headers"
+    keeps_alive = False
 
     def __init__(self, url: str, name: str, context: FetchContext, policy: AddressPolicy) -> None:
         # Sources may be slow: some compute each row.
-        super().__init__(url, context.config, context.reporter, policy=policy, keep_alive=False, min_rate=0)
-        self._name = name
+        super().__init__(
+            url, context.config, context.reporter, policy=policy, keep_alive=self.keeps_alive, min_rate=0
+        )
+        self.name = name
 
     def where(self, url: str) -> str:
-        return self._name
+        return self.name
 
     def address_error(self, url: str) -> OdfError:
         problem = "the URL or a header contains invalid characters"
-        return SourceUnavailable(
-            problem, where=self._name, hint="encode special characters in the URL as %XX"
-        )
+        return SourceUnavailable(problem, where=self.name, hint="encode special characters in the URL as %XX")
 
     def redirect_error(
         self, problem: RedirectProblem, response: Response | None, old: str, new: str
     ) -> OdfError:
         if response is None or problem == "no host":
-            return connection_failure("no host in the URL", self._name).error
+            return connection_failure("no host in the URL", self.name).error
         text, scheme = f"the server returned {response.status}", urlsplit(new).scheme
-        hint = "check fetch.url in the manifest; the redirect cannot be followed"
+        hint = f"check {self.url_field}; the redirect cannot be followed"
         if problem in ("circle", "too many"):
             limit = self.config.max_redirects
             text += f": redirect loop, or more than {limit} redirects"
@@ -73,18 +83,18 @@ class _SourceClient(HttpClient):
         else:
             text = f"{text} {response.reason}".rstrip()
             text += f": redirect to '{new}' is not allowed" if problem == "scheme" else ""
-        return SourceUnavailable(text, where=self._name, hint=hint)
+        return SourceUnavailable(text, where=self.name, hint=hint)
 
     def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
         status, hint = response.status, "try again later"
         if status in (404, 410):
-            hint = "check fetch.url in the manifest"
+            hint = f"check {self.url_field}"
         elif status in (401, 403, 407):
-            hint = "add the required credentials to fetch.headers"
+            hint = f"add the required credentials to {self.headers_field}"
         elif 300 <= status < 400:
-            hint = "check fetch.url in the manifest; the redirect cannot be followed"
+            hint = f"check {self.url_field}; the redirect cannot be followed"
         text = f"the server returned {status} {response.reason}".rstrip()
-        error = SourceUnavailable(text, where=self._name, hint=hint)
+        error = SourceUnavailable(text, where=self.name, hint=hint)
         pause = parse_retry_after(response.headers.get("Retry-After"))
         return AttemptFailed(error, again=is_temporary(status), pause=pause)
 
@@ -99,10 +109,10 @@ class _HttpTransfer(Transfer):
         key = [url, sorted(self._headers.items())]
         super().__init__(step, without_login(step.url), context, key)
         self._url = url
-        self._client: _SourceClient | None = None
+        self._client: SourceClient | None = None
 
     def attempt(self) -> Payload | None:
-        self._client = client = _SourceClient(self._url, self.name, self.context, self.address_policy)
+        self._client = client = SourceClient(self._url, self.name, self.context, self.address_policy)
         try:
             return self._exchange(client)
         finally:
@@ -112,12 +122,12 @@ class _HttpTransfer(Transfer):
         if self._client is not None:
             self._client.abort()
 
-    def _exchange(self, client: _SourceClient) -> Payload | None:
+    def _exchange(self, client: SourceClient) -> Payload | None:
         partial, conditions = self.partial, self._conditions()
         first = partial.size if "Range" in conditions else 0
         self.reporter.log(f"GET {self.name}" + (f" from byte {first:,}" if first else ""))
         accepted = (304, 416) if first else (304,)
-        headers = self._login_header() | self._headers
+        headers = login_header(self._url) | self._headers
         with client.request(
             "GET", self._url, headers=headers, conditions=conditions, accepted=accepted
         ) as response:
@@ -151,12 +161,6 @@ class _HttpTransfer(Transfer):
     def address_policy(self) -> AddressPolicy:
         """The addresses of the URL and of redirects: a public server does not redirect to a private one."""
         return super().address_policy if self.context.untrusted else HomeNetwork.of(self._url)
-
-    def _login_header(self) -> dict[str, str]:
-        parts = urlsplit(self._url)
-        if parts.username is None:
-            return {}
-        return {"Authorization": Login(unquote(parts.username), unquote(parts.password or "")).header}
 
     def _conditions(self) -> dict[str, str]:
         """Return the headers of a conditional request (RFC 9110, sections 13 and 14)."""
@@ -211,6 +215,14 @@ class _HttpTransfer(Transfer):
                 hint="report the wrong Content-Length to the operator of the server",
             )
             raise AttemptFailed(error, again=False)
+
+
+def login_header(url: str) -> dict[str, str]:
+    """Return the header for the login in a URL, or {} if it has none."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    return {"Authorization": Login(unquote(parts.username), unquote(parts.password or "")).header}
 
 
 def _version(headers: Mapping[str, str]) -> dict[str, str]:

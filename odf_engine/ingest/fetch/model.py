@@ -39,6 +39,7 @@ class Payload:
         number: the place of the file in the pull, from 1, or 0 for a source without files.
         line_origins: the origin of each line, such as its topic, for messages, or () if all have the same.
         on_commit: called after the rows were committed.
+        has_more: whether the source has more data.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Payload:
     number: int = 0
     line_origins: Sequence[str] = ()
     on_commit: Callable[[], None] = lambda: None
+    has_more: bool = False
 
     def check_unchanged(self) -> None:
         """Check the file after its rows were read.
@@ -80,6 +82,7 @@ class FetchContext:
         credentials: the stored logins, or None if there are none.
         mqtt: limits of MQTT sources.
         ethereum: nodes and limits of EthereumLogs sources.
+        whole_payload: the data must not be divided: rows that are missing in a payload are retracted.
     """
 
     resolve: Callable[[str], Path]
@@ -99,6 +102,7 @@ class FetchContext:
     credentials: Credentials | None = None
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     ethereum: EthereumConfig = field(default_factory=EthereumConfig)
+    whole_payload: bool = False
 
     def substitute_variables(self, text: str) -> str:
         """Return a text with its variables substituted. It may have secrets: do not log or store it.

@@ -15,6 +15,7 @@ from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
 from odf_engine.metadata.time_formats import DEFAULT_FORMAT, check_time_format
+from odf_engine.workspace.definitions.fetch_arguments import parse_native
 
 if TYPE_CHECKING:
     from odf_engine.data.ethereum import log_filter
@@ -90,6 +91,8 @@ def check_fetch(fetch: model.FetchStep) -> None:
         raise InvalidManifest("the file pattern is empty", where="fetch.path")
     if isinstance(fetch, model.Url) and not fetch.url.strip():
         raise InvalidManifest("the URL is empty", where="fetch.url")
+    if isinstance(fetch, model.Container):
+        parse_native(fetch)
     if isinstance(fetch, model.Mqtt):
         _check_mqtt(fetch)
     if isinstance(fetch, model.EthereumLogs):
