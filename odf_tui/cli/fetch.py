@@ -18,7 +18,7 @@ from odf_engine.api import Reporter, escape_controls, run_fetch_program
 from odf_tui.cli.shared.options import CommandGroup, options_of
 
 ORDER = 530
-MEANINGS = "curl wget download"
+MEANINGS = "curl wget"
 
 command = CommandGroup("fetch", help=__doc__, example="odf fetch pages --url https://example.com/items")
 _ARGUMENTS = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
