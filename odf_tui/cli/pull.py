@@ -47,7 +47,7 @@ from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.cli.verify import print_reports
 
 ORDER = 210
-MEANINGS = "fetch update refresh run sync clone download"
+MEANINGS = "update refresh run sync clone download"
 
 
 @define_command("pull", help=__doc__, example="odf pull port-haven.stations", json=True)
