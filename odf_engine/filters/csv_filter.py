@@ -12,11 +12,11 @@ from itertools import chain
 from typing import BinaryIO, Final, Literal
 
 from odf_engine.errors import BadData, UsageError
-from odf_engine.filters.text_input import decoding_error, open_text
+from odf_engine.filters.text_input import compile_pattern, decoding_error, open_text
 
 _MAX_CELL: Final = 1 << 26
-_MARK: Final = "\x1f"
-"""Replaces a separator of several characters, which the reader of CSV does not support."""
+_MARK: Final = "\uffff"
+"""Replaces a separator of several characters, which the reader of CSV does not support. No text has it."""
 Record = tuple[int, list[str]]
 """A record and its first line, from 1."""
 
@@ -88,8 +88,10 @@ def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record
     """Yield the records of a CSV stream, also blank ones.
 
     Raises:
+        UsageError: the separator, quote or escape is invalid.
         BadData: it is not CSV, or not of the encoding.
     """
+    _check_dialect(options)
     csv.field_size_limit(_MAX_CELL)
     is_long = len(options.separator) > 1
     reader = csv.reader(
@@ -113,6 +115,16 @@ def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record
         raise decoding_error(error, reader.line_num) from None
 
 
+def _check_dialect(options: CsvOptions) -> None:
+    for name, text in (("quote", options.quote), ("escape", options.escape)):
+        if len(text) > 1 or text in ("\r", "\n"):
+            raise UsageError(f"invalid --{name}", hint="use one character")
+    if not options.separator or "\n" in options.separator or "\r" in options.separator:
+        raise UsageError("invalid --separator", hint="use one or more characters of a line")
+    if options.separator in (options.quote, options.escape):
+        raise UsageError("--separator is also the quote or the escape", hint="use different characters")
+
+
 class _Table:
     """Converts records."""
 
@@ -130,7 +142,7 @@ class _Table:
         names += [f"{name}_flag" for name in options.flags]
         kept, turned = list(range(len(names))), list[int]()
         if options.unpivot:
-            pattern = re.compile(options.unpivot)
+            pattern = compile_pattern(options.unpivot, "--unpivot")
             turned = [at for at, name in enumerate(names[:width]) if pattern.search(name)]
             if not turned:
                 raise UsageError(f"no column matches --unpivot {options.unpivot}")
