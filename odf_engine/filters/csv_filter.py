@@ -75,10 +75,9 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> None:
     """
     text = open_text(source, options.encoding)
     output = io.TextIOWrapper(target, "utf-8", newline="")
-    write = csv.writer(output, lineterminator="\n").writerow
     try:
-        for row in _Table(options).rows(read_records(text, options)):
-            write(row)
+        rows = _Table(options).rows(read_records(text, options))
+        csv.writer(output, lineterminator="\n").writerows(rows)
         output.flush()
     finally:
         output.detach()
@@ -151,7 +150,7 @@ class _Table:
         else:
             yield names
         for line, record in self._body(records, first):
-            row = self._row(record, width, line)
+            row = record if len(record) == width else self._fit(record, width, line)
             if row is None:
                 continue
             if self._nulls or self._convert is not None:
@@ -198,23 +197,24 @@ class _Table:
         """Yield the records of the table."""
         options = self._options
         last: deque[Record] = deque()
+        tests_empty = options.stop_at_blank or options.drop_empty
+        comment, drop_last = options.comment, options.drop_last
         for line, record in chain([] if first is None else [first], records):
-            is_empty = not any(cell.strip() for cell in record)
-            if is_empty and options.stop_at_blank:
-                break
-            if not record or (is_empty and options.drop_empty) or self._is_comment(record):
+            if tests_empty and not any(cell.strip() for cell in record):
+                if options.stop_at_blank:
+                    break
                 continue
-            if options.drop_last:
+            if not record or (comment and self._is_comment(record)):
+                continue
+            if drop_last:
                 last.append((line, record))
-                if len(last) <= options.drop_last:
+                if len(last) <= drop_last:
                     continue
                 line, record = last.popleft()
             yield line, record
 
-    def _row(self, record: list[str], width: int, line: int) -> list[str] | None:
-        """Return a record with the number of columns, or None if it is left out."""
-        if len(record) == width:
-            return record
+    def _fit(self, record: list[str], width: int, line: int) -> list[str] | None:
+        """Return a record of another length with the number of columns, or None if it is left out."""
         options = self._options
         surplus = any(cell.strip() for cell in record[width:])
         if options.drop_empty and len(record) > width and not surplus:
