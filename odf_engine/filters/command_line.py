@@ -33,6 +33,10 @@ FILTERS: Final = {
 """The filters by their names."""
 
 
+_DASHES: Final = "--"
+"""A value that ``argparse`` of Python 3.11 turns into an empty list."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises errors."""
 
@@ -58,6 +62,7 @@ def run_filter(arguments: Sequence[str], source: BinaryIO, target: BinaryIO) -> 
     if known is None:
         raise UsageError(f"unknown filter '{name}'", hint=f"the filters are {', '.join(FILTERS)}")
     values = vars(_parser(name, known.summary).parse_args(rest))
+    values = {key: _DASHES if value == [] else value for key, value in values.items()}
     module = import_module(f"odf_engine.filters.{known.module}")
     options: Any = getattr(module, known.options)(**values)
     run: Callable[[BinaryIO, BinaryIO, Any], None] = getattr(module, known.function)
@@ -142,7 +147,8 @@ class _Append(argparse.Action):
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None
     ) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+        value = _DASHES if values == [] else values
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), value))
 
 
 def _text(text: str) -> str:

@@ -12,11 +12,11 @@ from itertools import chain
 from typing import BinaryIO, Final, Literal
 
 from odf_engine.errors import BadData, UsageError
-from odf_engine.filters.text_input import decoding_error, open_text
+from odf_engine.filters.text_input import compile_pattern, decoding_error, open_text
 
 _MAX_CELL: Final = 1 << 26
-_MARK: Final = "\x1f"
-"""Replaces a separator of several characters, which the reader of CSV does not support."""
+_MARK: Final = "\uffff"
+"""Replaces a separator of several characters, which the reader of CSV does not support. No text has it."""
 Record = tuple[int, list[str]]
 """A record and its first line, from 1."""
 
@@ -75,10 +75,9 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> None:
     """
     text = open_text(source, options.encoding)
     output = io.TextIOWrapper(target, "utf-8", newline="")
-    write = csv.writer(output, lineterminator="\n").writerow
     try:
-        for row in _Table(options).rows(read_records(text, options)):
-            write(row)
+        rows = _Table(options).rows(read_records(text, options))
+        csv.writer(output, lineterminator="\n").writerows(rows)
         output.flush()
     finally:
         output.detach()
@@ -88,8 +87,10 @@ def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record
     """Yield the records of a CSV stream, also blank ones.
 
     Raises:
+        UsageError: the separator, quote or escape is invalid.
         BadData: it is not CSV, or not of the encoding.
     """
+    _check_dialect(options)
     csv.field_size_limit(_MAX_CELL)
     is_long = len(options.separator) > 1
     reader = csv.reader(
@@ -113,6 +114,16 @@ def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record
         raise decoding_error(error, reader.line_num) from None
 
 
+def _check_dialect(options: CsvOptions) -> None:
+    for name, text in (("quote", options.quote), ("escape", options.escape)):
+        if len(text) > 1 or text in ("\r", "\n"):
+            raise UsageError(f"invalid --{name}", hint="use one character")
+    if not options.separator or "\n" in options.separator or "\r" in options.separator:
+        raise UsageError("invalid --separator", hint="use one or more characters of a line")
+    if options.separator in (options.quote, options.escape):
+        raise UsageError("--separator is also the quote or the escape", hint="use different characters")
+
+
 class _Table:
     """Converts records."""
 
@@ -130,7 +141,7 @@ class _Table:
         names += [f"{name}_flag" for name in options.flags]
         kept, turned = list(range(len(names))), list[int]()
         if options.unpivot:
-            pattern = re.compile(options.unpivot)
+            pattern = compile_pattern(options.unpivot, "--unpivot")
             turned = [at for at, name in enumerate(names[:width]) if pattern.search(name)]
             if not turned:
                 raise UsageError(f"no column matches --unpivot {options.unpivot}")
@@ -139,7 +150,7 @@ class _Table:
         else:
             yield names
         for line, record in self._body(records, first):
-            row = self._row(record, width, line)
+            row = record if len(record) == width else self._fit(record, width, line)
             if row is None:
                 continue
             if self._nulls or self._convert is not None:
@@ -186,23 +197,24 @@ class _Table:
         """Yield the records of the table."""
         options = self._options
         last: deque[Record] = deque()
+        tests_empty = options.stop_at_blank or options.drop_empty
+        comment, drop_last = options.comment, options.drop_last
         for line, record in chain([] if first is None else [first], records):
-            is_empty = not any(cell.strip() for cell in record)
-            if is_empty and options.stop_at_blank:
-                break
-            if not record or (is_empty and options.drop_empty) or self._is_comment(record):
+            if tests_empty and not any(cell.strip() for cell in record):
+                if options.stop_at_blank:
+                    break
                 continue
-            if options.drop_last:
+            if not record or (comment and self._is_comment(record)):
+                continue
+            if drop_last:
                 last.append((line, record))
-                if len(last) <= options.drop_last:
+                if len(last) <= drop_last:
                     continue
                 line, record = last.popleft()
             yield line, record
 
-    def _row(self, record: list[str], width: int, line: int) -> list[str] | None:
-        """Return a record with the number of columns, or None if it is left out."""
-        if len(record) == width:
-            return record
+    def _fit(self, record: list[str], width: int, line: int) -> list[str] | None:
+        """Return a record of another length with the number of columns, or None if it is left out."""
         options = self._options
         surplus = any(cell.strip() for cell in record[width:])
         if options.drop_empty and len(record) > width and not surplus:

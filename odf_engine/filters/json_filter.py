@@ -100,7 +100,8 @@ def flattened(item: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _line(item: dict[str, Any]) -> bytes:
-    return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace") + b"\n"  # lone surrogates stay escapes of JSON
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ def filter_xml(source: BinaryIO, target: BinaryIO, options: XmlOptions) -> None:
         raise BadData(
             f"invalid XML: {expat.errors.messages[error.code]}", where=f"line {error.lineno}"
         ) from None
+    except (LookupError, ValueError) as error:
+        raise BadData(f"invalid XML: {error}", hint="convert the document to UTF-8") from None
     if not reader.rows:
         raise BadData(f"no element {options.row} found", hint="set --row to the path of the rows")
     target.flush()

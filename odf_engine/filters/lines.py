@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from odf_engine.errors import BadData
+from odf_engine.filters.text_input import compile_pattern
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def filter_lines(source: BinaryIO, target: BinaryIO, options: LineOptions) -> No
     """Write some lines of a text, whose encoding is a superset of ASCII. Line ends stay as they are.
 
     Raises:
+        UsageError: a pattern is invalid.
         BadData: no line matches ``start``.
     """
     last: deque[bytes] = deque()
@@ -50,8 +51,8 @@ def filter_lines(source: BinaryIO, target: BinaryIO, options: LineOptions) -> No
 
 
 def _selected(source: BinaryIO, options: LineOptions) -> Iterator[bytes]:
-    start = re.compile(options.start.encode()) if options.start else None
-    until = re.compile(options.until.encode()) if options.until else None
+    start = compile_pattern(options.start.encode(), "--from") if options.start else None
+    until = compile_pattern(options.until.encode(), "--until") if options.until else None
     comment = options.comment.encode()
     is_first = True
     for number, line in enumerate(source):

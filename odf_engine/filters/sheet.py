@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,12 +63,13 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
     if header and not any(any(row) for row in header):
         raise BadData("the sheet has no header", where=f"sheet {sheet.name}", hint="set --range")
     try:
-        width = 0
-        if header:
-            _fill_merged(sheet, cells, header)
-            names = unique_names(join_header(header))
-            width = len(names)
-            write(names)
+        _fill_merged(sheet, cells, header)
+        if not header:
+            first = next(rows, [])
+            header, rows = [[""] * len(first)], itertools.chain([first], rows)
+        names = unique_names(join_header(header))
+        width = len(names)
+        write(names)
         for row in rows:
             values = [_text(value) for value in row]
             if any(values):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import io
-from typing import BinaryIO, Final
+import re
+from typing import AnyStr, BinaryIO, Final
 
 from odf_engine.errors import BadData, UsageError
 
 _SAMPLE: Final = 1 << 20
+_DETECTED: Final = 1 << 16
 _MIN_SPECIAL: Final = 100
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -33,12 +35,24 @@ def open_text(source: BinaryIO, encoding: str = "") -> io.TextIOWrapper:
     sample = source.read(_SAMPLE)
     if not encoding:
         encoding = _detect(sample)
+    stream = io.BufferedReader(_Rest(sample, source), _SAMPLE)
     try:
         codec = codecs.lookup(encoding).name
+        return io.TextIOWrapper(stream, "utf-8-sig" if codec == "utf-8" else codec, newline="")
     except LookupError:
         raise UsageError(f"unknown encoding '{encoding}'", hint="use a name such as windows-1252") from None
-    stream = io.BufferedReader(_Rest(sample, source), _SAMPLE)
-    return io.TextIOWrapper(stream, "utf-8-sig" if codec == "utf-8" else codec, newline="")
+
+
+def compile_pattern(pattern: AnyStr, option: str) -> re.Pattern[AnyStr]:
+    """Compile the pattern of an option.
+
+    Raises:
+        UsageError: it is not a regular expression.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"invalid {option}: {error}", hint="use a regular expression") from None
 
 
 def decoding_error(error: UnicodeDecodeError, lines: int) -> BadData:
@@ -73,7 +87,9 @@ def _legacy_encoding(sample: bytes) -> str:
         return "cp1252" if any(byte < 0xA0 for byte in special) else "latin-1"
     from charset_normalizer import from_bytes  # takes 50 ms
 
-    best = from_bytes(sample[: 1 << 16]).best()
+    ascii_bytes = len(sample) - len(sample.lstrip(bytes(range(128))))
+    start = sample.rfind(b"\n", 0, ascii_bytes) + 1  # a sample of ASCII text would hide the encoding
+    best = from_bytes(sample[start : start + _DETECTED]).best()
     return "latin-1" if best is None else best.encoding
 
 

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -22,11 +22,13 @@ from typing import BinaryIO, Final
 from odf_engine.base.config import PrepareConfig
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
+from odf_engine.filters.csv_filter import CsvOptions, read_records
 from odf_engine.filters.text_input import open_text
 
 _CHUNK: Final = 1 << 18
 _RATIO_FROM: Final = 256 << 20
 _HEAD: Final = 512
+_MAX_HEADER: Final = 1 << 20
 _WITH_HEADER: Final = (".csv", ".tsv")
 _ERRORS: Final = (
     EOFError, OSError, RuntimeError, ValueError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile,
@@ -79,12 +81,11 @@ def _unpack(path: Path, target: _LimitedOutput, options: UnpackOptions) -> None:
             _write_members(_zip_members(archive), target, options)
         return
     opened = _decompressor(head)
-    if opened is None and not tarfile.is_tarfile(path):
+    with _content(path, opened) as content:
+        is_tar = _is_tar(content.read(_HEAD))
+    if opened is None and not is_tar:
         hint = "the formats are zip, tar, gzip, bzip2, xz and Zstandard"
         raise BadData("not an archive", hint=hint)
-    with _content(path, opened) as content:
-        start = content.read(_HEAD)
-    is_tar = start[257:262] == b"ustar"
     if not is_tar:
         if options.member:
             raise BadData("the file has no members", hint="omit --member")
@@ -98,6 +99,15 @@ def _unpack(path: Path, target: _LimitedOutput, options: UnpackOptions) -> None:
             shutil.copyfileobj(content, _LimitedOutput(file, path.stat().st_size), _CHUNK)
     with tarfile.open(plain, "r:") as archive:
         _write_members(_tar_members(archive), target, options)
+
+
+def _is_tar(head: bytes) -> bool:
+    """Return whether a file starts with the header of a tar member, also without the mark of POSIX."""
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 Opener = Callable[[Path], BinaryIO]
@@ -173,35 +183,46 @@ def _write_members(members: Iterator[_Member], target: _LimitedOutput, options: 
     if not chosen:
         names = ", ".join(member.name for member in all_members[:10])
         raise BadData(f"no member matches '{pattern}'", hint=f"members: {names}")
+    if options.member_column:
+        _write_with_names(chosen, target, options.member_column)
+        return
     header: bytes | None = None
     for member in chosen:
         with member.open() as content:
-            if options.member_column:
-                _write_with_name(content, target, options.member_column, member.name, is_first=header is None)
-                header = b""
-                continue
-            first = content.readline()
+            first = content.readline(_MAX_HEADER)
+            is_header = first == header and len(first) < _MAX_HEADER
             target.end_line()
-            if header is None or first != header or not member.name.lower().endswith(_WITH_HEADER):
+            if not is_header or not member.name.lower().endswith(_WITH_HEADER):
                 target.write(first)
             header = first if header is None else header
             shutil.copyfileobj(content, target, _CHUNK)
 
 
-def _write_with_name(
-    content: BinaryIO, target: _LimitedOutput, column: str, name: str, *, is_first: bool
-) -> None:
-    """Write a CSV member with a column that has its name."""
-    text = open_text(content)
+def _write_with_names(members: Iterable[_Member], target: _LimitedOutput, column: str) -> None:
+    """Write CSV members as one CSV with a column that has the name of the member."""
     output = io.StringIO(newline="")
     write = csv.writer(output, lineterminator="\n").writerow
-    for number, row in enumerate(csv.reader(text)):
-        if row and (number or is_first):
-            write([column if not number else name, *row])
-        if output.tell() > _CHUNK:
-            target.write(output.getvalue().encode())
-            output.seek(0)
-            output.truncate()
+    header: list[str] | None = None
+    for member in members:
+        with member.open() as content:
+            try:
+                records = read_records(open_text(content), CsvOptions())
+                _, names = next(((line, row) for line, row in records if row), (0, []))
+                if header is None:
+                    header = names
+                    write([column, *header])
+                elif names and names != header:
+                    raise BadData("the header differs from the first member", where="line 1")
+                for _, row in records:
+                    if row:
+                        write([member.name, *row])
+                    if output.tell() > _CHUNK:
+                        target.write(output.getvalue().encode())
+                        output.seek(0)
+                        output.truncate()
+            except BadData as error:
+                error.where = ", ".join(filter(None, (member.name, error.where)))
+                raise
     target.write(output.getvalue().encode())
 
 

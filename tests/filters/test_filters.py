@@ -98,6 +98,16 @@ def test_options_of_lines(data: str, arguments: Sequence[str], expected: str) ->
     assert run(data, "lines", *arguments) == expected
 
 
+def test_encoding_is_detected_after_much_ascii_text() -> None:
+    data = "a,b\n" + "1,2\n" * 30_000 + "Численность населения Москвы,3\n" * 50
+    assert run(data.encode("cp1251"), "csv") == data
+
+
+@pytest.mark.parametrize("null", ["-", "--", "-999"])
+def test_null_is_a_text_that_starts_with_a_dash(null: str) -> None:
+    assert run(f"a,b\n{null},2\n", "csv", f"--null={null}") == "a,b\n,2\n"
+
+
 @pytest.mark.parametrize(
     ("data", "arguments", "kind", "message"),
     [
@@ -111,6 +121,13 @@ def test_options_of_lines(data: str, arguments: Sequence[str], expected: str) ->
         ("a\n", ["csv", "--flag", "b"], UsageError, "column 'b' not found"),
         ("a\n", ["csv", "--skip", "x"], UsageError, "'x' is not a number"),
         ("a\n", ["csv", "--unpivot", "z"], UsageError, "no column matches"),
+        ("a\n", ["csv", "--unpivot", "("], UsageError, "invalid --unpivot"),
+        ("a\n", ["csv", "--separator", ""], UsageError, "invalid --separator"),
+        ("a\n", ["csv", "--quote", "ab"], UsageError, "invalid --quote"),
+        ("a\n", ["csv", "--escape", "ab"], UsageError, "invalid --escape"),
+        ("a\n", ["csv", "--separator", '"'], UsageError, "--separator is also the quote"),
+        ("a\n", ["csv", "--encoding", "base64"], UsageError, "unknown encoding 'base64'"),
+        ("a\n", ["lines", "--until", "("], UsageError, "invalid --until"),
         ("a\n", ["cvs"], UsageError, "unknown filter 'cvs'"),
         ("a\n", ["lines", "--from", "b"], BadData, "no line matches"),
         ("x", ["sheet"], BadData, "not a spreadsheet"),
@@ -119,6 +136,8 @@ def test_options_of_lines(data: str, arguments: Sequence[str], expected: str) ->
         ('{"a": {"b": []}}', ["json", "--items", "a.c"], BadData, "'c' of --items a.c not found"),
         ("[1]", ["json"], BadData, "item 1: an item is not an object"),
         ("<a>", ["xml", "--row", "b"], BadData, "line 1: invalid XML"),
+        ('<?xml version="1.0" encoding="shift_jis"?><a/>', ["xml", "--row", "a"], BadData, "multi-byte"),
+        ('<?xml version="1.0" encoding="x-none"?><a/>', ["xml", "--row", "a"], BadData, "unknown encoding"),
         ("<a/>", ["xml", "--row", "b"], BadData, "no element b found"),
         ('<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', ["xml", "--row", "a"], BadData, "document type"),
         ("abc\n", ["fixed", "--widths", "1,1"], BadData, "line 1: the line has more than 2 characters"),
@@ -180,6 +199,30 @@ def test_lines_that_are_equal_to_a_first_line_are_lost_in_no_other_format() -> N
     assert run(packed, "unpack") == '{"n": 1}\n{"n": 1}\n'
 
 
+def test_members_in_one_table_have_one_header() -> None:
+    long = "x" * 200_000  # longer than the default limit of the reader
+    packed = _packed({"1.csv": b"a,b\n", "2.csv": f"a,b\n1,{long}\n".encode()}, "zip")
+    assert run(packed, "unpack", "--member-column", "file") == f"file,a,b\n2.csv,1,{long}\n"
+    packed = _packed({"1.csv": b"a,b\n1,2\n", "2.csv": b"b,a\n2,1\n"}, "zip")
+    with pytest.raises(BadData, match=r"2\.csv, line 1: the header differs"):
+        run(packed, "unpack", "--member-column", "file")
+
+
+def test_long_equal_lines_are_no_headers() -> None:
+    line = b"x" * (1 << 21)
+    packed = _packed({"1.csv": line, "2.csv": line}, "zip")
+    assert run(packed, "unpack") == f"{line.decode()}\n{line.decode()}"
+
+
+def test_tar_without_the_mark_of_posix_is_unpacked() -> None:
+    archive = bytearray(_packed({"a.csv": b"n\n1\n"}, "tar"))
+    archive[257:265] = bytes(8)
+    archive[148:156] = b" " * 8
+    archive[148:156] = b"%06o\0 " % sum(archive[:512])
+    assert run(bytes(archive), "unpack") == "n\n1\n"
+    assert run(gzip.compress(archive), "unpack") == "n\n1\n"
+
+
 def test_compressed_files_are_unpacked() -> None:
     data = b"a,b\n" * 1000
     for packed in (gzip.compress(data), bz2.compress(data), lzma.compress(data), _zstandard(data)):
@@ -236,6 +279,7 @@ def test_cells_of_a_spreadsheet_are_typed(tmp_path: Path) -> None:
     assert run(data, "sheet", "--sheet", "1", "--range", "B4", "--header-rows", "2") == expected
     assert run(data, "sheet", "--sheet", "Cases", "--range", "B5:C6") == "2019,2020\n1,1.5\n"
     assert run(data, "sheet", "--sheet", "Other") == "x\n"
+    assert run(data, "sheet", "--sheet", "Other", "--header-rows", "0") == "c1\nx\n"
     with pytest.raises(BadData, match="sheet 'None' not found"):
         run(data, "sheet", "--sheet", "None")
     with pytest.raises(UsageError, match="invalid range"):
@@ -251,6 +295,10 @@ def test_items_of_json_are_lines(items: list[dict[str, Any]]) -> None:
     ):
         lines = run(json.dumps(document), "json", *arguments).split("\n")
         assert [json.loads(line) for line in lines if line] == items
+
+
+def test_lone_surrogates_of_json_are_kept() -> None:
+    assert run('[{"a": "\\ud800 é"}]', "json") == '{"a":"\\ud800 é"}\n'
 
 
 def test_other_documents_become_objects() -> None:
