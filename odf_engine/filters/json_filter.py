@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, BinaryIO, Final
 from xml.parsers import expat
+
+import msgspec
 
 from odf_engine.errors import BadData
 from odf_engine.filters.csv_filter import unique_names
 
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 _MAX_BYTES: Final = 256 << 20
 _CHUNK: Final = 1 << 16
 _MAX_DEPTH: Final = 100
@@ -39,7 +43,8 @@ def filter_json(source: BinaryIO, target: BinaryIO, options: JsonOptions) -> Non
     if len(data) > _MAX_BYTES:
         raise BadData(f"the document has more than {_MAX_BYTES >> 20} MiB", hint="use a source of JSON lines")
     try:
-        document = json.loads(data)
+        # Decimals keep their digits.
+        document = json.loads(data, parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise BadData(f"invalid JSON: {error}", where=None if line is None else f"line {line}") from None
@@ -100,8 +105,14 @@ def flattened(item: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _line(item: dict[str, Any]) -> bytes:
-    text = json.dumps(item, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace") + b"\n"  # lone surrogates stay escapes of JSON
+    try:
+        return _ENCODER.encode(item) + b"\n"
+    except UnicodeEncodeError:  # lone surrogates stay escapes of JSON
+        return json.dumps(item, separators=(",", ":"), default=float).encode() + b"\n"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 @dataclass(frozen=True)

@@ -302,6 +302,10 @@ def test_lone_surrogates_of_json_are_kept() -> None:
 
 
 def test_other_documents_become_objects() -> None:
+    digits = '{"a":0.12345678901234567890123,"b":123456789012345678901234567890}'
+    assert run(f"[{digits}]", "json") == f"{digits}\n"
+    with pytest.raises(BadData, match="NaN is not a number"):
+        run('[{"a": NaN}]', "json")
     assert run('[["a","b"],[1,null]]', "json") == '{"a":1,"b":null}\n'
     assert run('[{"a":{"b":{"c":1}},"d":[2]}]', "json", "--flatten") == '{"a.b.c":1,"d":[2]}\n'
     rows = '<Cube c="USD" r="1.1"/><Cube c="JPY"><n>5</n></Cube>'
