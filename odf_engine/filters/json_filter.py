@@ -108,7 +108,8 @@ def _line(item: dict[str, Any]) -> bytes:
     try:
         return _ENCODER.encode(item) + b"\n"
     except UnicodeEncodeError:  # lone surrogates stay escapes of JSON
-        return json.dumps(item, separators=(",", ":"), default=float).encode() + b"\n"
+        text = json.dumps(item, ensure_ascii=False, separators=(",", ":"), default=float)
+        return text.encode(errors="backslashreplace") + b"\n"
 
 
 def _refuse_constant(name: str) -> None:
