@@ -1,0 +1,576 @@
+"""The layout of a CSV file: its dialect, and the records that are the header, the rows, titles and notes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from statistics import median
+from typing import Final, NamedTuple
+
+from odf_engine.base.progress import count_of
+
+_SEPARATORS: Final = {
+    "\t": 1.05, ";": 1.0, "|": 1.0, ",": 1.0, ", ": 1.0, "\t\t": 1.05, "^": 0.95, "~": 0.95, ":": 0.8,
+    " ": 0.7,
+}  # fmt: skip
+"""Separators with a factor of their score. A space or a colon is also part of texts and times."""
+_MIN_SCORE: Final = 0.1
+"""Score below which a file has one column."""
+_SAMPLE_CHARS: Final = 100_000
+_SAMPLE_RECORDS: Final = 200
+_MULTIPLE: Final = "\ue000"
+"""Stands for a separator of several characters while a text is parsed."""
+_NULLS: Final = frozenset(
+    {
+        "na",
+        "n/a",
+        "nan",
+        "null",
+        "none",
+        "nil",
+        "\\n",
+        "-",
+        "--",
+        ".",
+        "..",
+        "...",
+        "?",
+        "#n/a",
+        ":",
+        "x",
+        "*",
+    }
+)
+_NUMBER: Final = re.compile(
+    r"[(<>~]?\s*[+-]?\s*[£$€¥]?\s*[+-]?(\d{1,3}([.,' \u00a0\u202f]\d{3})+|\d+|(?=[.,]\d))([.,]\d*)?"
+    r"([eE][+-]?\d+)?\s*[%€*]?\)?",
+    re.ASCII,
+)
+_DATE: Final = re.compile(
+    r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ]\d.*)?|\d{1,2}[-/. ]\d{1,2}[-/. ]\d{2,4}(,? \d.*)?"
+    r"|\d{1,2}[-/. ][A-Za-z]{3,9}[-/. ,]+\d{2,4}( \d.*)?|[A-Za-z]{3,9}\.? \d{1,2},? \d{4}"
+    r"|\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?|[A-Za-z]{3,9}[- ]\d\d(\d\d)?",
+    re.ASCII,
+)
+_CODE: Final = re.compile(r"[a-z]+://\S+|\S+@\S+\.\w+|[A-Za-z]{0,4}[-_]?\d[\w/.:-]{2,}", re.ASCII)
+_YEAR: Final = re.compile(r"(1[89]|20)\d\d", re.ASCII)
+_NOTE: Final = re.compile(
+    r"(?i)\W*(sources?|notes?|footnotes?|data|last updated|updated|quelle|hinweis|anmerkung|fuente|nota|bron|"
+    r"©|copyright|disclaimer)\b.*[: ]|[*†‡§©]|\(?\d{1,2}[).:] ?[A-Za-z]|\([a-z\d]\) "
+)
+_TOTAL: Final = re.compile(
+    r"(?i)(grand |overall )?totals?( general)?:?|sum|summe|gesamt|insgesamt|totaal|totale"
+)
+_COMMENTS: Final = ("#", "//", "%")
+_MAX_HEADER_ROWS: Final = 5
+_RECORD_ENDS: Final = re.compile(r"\r\n|\n|\r")
+_SEPARATOR_LINE: Final = re.compile(r"sep=([^\r\n]{1,2})(?:\r\n|\n|\r)", re.IGNORECASE)
+
+
+class Record(NamedTuple):
+    """A record: its first line in the file, from 1, and its values, none for a blank line."""
+
+    line: int
+    cells: list[str]
+
+    @property
+    def filled(self) -> int:
+        """The number of values that are not empty."""
+        return sum(1 for cell in self.cells if cell and not cell.isspace())
+
+    @property
+    def is_titled(self) -> bool:
+        """Whether only the first value is not empty."""
+        return bool(self.cells) and bool(self.cells[0].strip()) and self.filled == 1
+
+
+class Dialect(NamedTuple):
+    """How records are written.
+
+    Attributes:
+        separator: one or more characters.
+        quote: the quote, or "" if values are not quoted.
+        escape: the character before a quote in a value, or "" if the quote is doubled.
+    """
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = ""
+
+
+class Layout(NamedTuple):
+    """The parts of a file.
+
+    Attributes:
+        dialect: how records are written.
+        header: the text of the header for each column, or "".
+        has_header: whether the table has a header.
+        rows: the records of the table that have a value for each column.
+        bad_rows: the records of the table that have another number of values.
+        filter: arguments of ``odf filter``, or () if the readers can read the file.
+        evidence: the reasons for the filter.
+    """
+
+    dialect: Dialect
+    header: Sequence[str]
+    has_header: bool
+    rows: Sequence[Record]
+    bad_rows: Sequence[Record]
+    filter: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
+def parse_records(text: str, dialect: Dialect, limit: int) -> Iterator[Record]:
+    """Yield the records of a text. A blank line is a record without values."""
+    csv.field_size_limit(1 << 26)
+    separator, quote, escape = dialect
+    is_multiple = len(separator) > 1
+    reader = csv.reader(
+        io.StringIO(text.replace(separator, _MULTIPLE) if is_multiple else text, newline=""),
+        delimiter=_MULTIPLE if is_multiple else separator,
+        quotechar=quote or None,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        escapechar=escape or None,
+        doublequote=not escape,
+    )
+    line = 1
+    with suppress(csv.Error):
+        for cells in reader:
+            if is_multiple:
+                cells = [cell.replace(_MULTIPLE, separator) for cell in cells]
+            yield Record(line, cells)
+            limit -= 1
+            line = reader.line_num + 1
+            if not limit:
+                return
+
+
+def find_dialect(text: str, separator: str | None = None, quote: str | None = None) -> Dialect:
+    """Return the dialect with the best score.
+
+    The score is the share of records with the same number of values, times the share of values that look
+    like numbers, dates, or texts without separators.
+
+    Args:
+        text: the beginning of a file.
+        separator: the separator, or None to find it.
+        quote: the quote, "" for none, or None to find it.
+    """
+    sample = text[:_SAMPLE_CHARS]
+    if separator is None and (match := _SEPARATOR_LINE.match(sample)):
+        separator = match[1]
+    quotes = [_find_quote(sample), ""] if quote is None else [quote]
+    lines = max(sum(1 for line in _RECORD_ENDS.split(sample) if line.strip()), 1)
+    if separator is None:
+        separators = [mark for mark in _SEPARATORS if 2 * sample.count(mark) >= lines or mark == ","]
+    else:
+        separators = [separator]
+    best, best_score = Dialect(separators[-1] if separator else ",", quotes[0]), _MIN_SCORE
+    for mark in separators:
+        for quoted in quotes if any(map(sample.count, quotes[:1])) else quotes[:1]:
+            escapes = ("", "\\") if quoted and f"\\{quoted}" in sample else ("",)
+            for dialect in (Dialect(mark, quoted, escape) for escape in escapes):
+                score = _score(sample, dialect)
+                if score > best_score + 1e-6:
+                    best, best_score = dialect, score
+    return best
+
+
+def _find_quote(text: str) -> str:
+    """Return the quote that encloses more values."""
+    counts = {
+        quote: len(re.findall(rf"(?m)(?:^|[,;\t|:^~ ]){quote}[^{quote}\n]*{quote}(?=[,;\t|:^~ ]|\r?$)", text))
+        for quote in "\"'"
+    }
+    return "'" if counts["'"] > 2 * counts['"'] else '"'
+
+
+def _score(text: str, dialect: Dialect) -> float:
+    records = [record for record in parse_records(text, dialect, _SAMPLE_RECORDS) if record.filled]
+    if not records:
+        return 0
+    width = _table_width(records)
+    if width < 2:
+        return 0 if len(_SEPARATORS) > 1 else 1
+    rows = [record.cells for record in records if len(record.cells) == width]
+    ends = [at for at, record in enumerate(records) if len(record.cells) == width]
+    outside = [record for at, record in enumerate(records) if not ends[0] <= at <= ends[-1]]
+    titles = sum(1 for record in outside if len(record.cells) == 1)
+    share = len(rows) / (len(records) - titles / 2)
+    empty = sum(1 for column in list(zip(*rows, strict=True))[:-1] if not any(column))
+    values = [_plausibility(cell) for row in rows for cell in row if cell]
+    if dialect.separator in " :" and not _is_split_by_space(records, rows, dialect):
+        return 0
+    plausible = sum(values) / max(len(values), 1)
+    return _SEPARATORS.get(dialect.separator, 1) * share * (1 - 1 / width) * plausible * (1 - empty / width)
+
+
+def _is_split_by_space(records: Sequence[Record], rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
+    """Return whether a space or colon is a separator, and not part of texts or times."""
+    joined = [dialect.separator.join(row) for row in rows]
+    if 2 * sum(1 for text in joined if _kind(text) in ("number", "date")) > len(joined):
+        return False
+    typed = sum(1 for kind in _column_kinds(records, len(rows[0])) if kind)
+    is_quoted = any(dialect.separator in cell for row in rows for cell in row)
+    return 2 * typed >= len(rows[0]) or (is_quoted and typed > 0)
+
+
+@lru_cache(maxsize=1 << 14)
+def _plausibility(cell: str) -> float:
+    """Return how much a text looks like one value: from 0 to 1."""
+    text = cell.strip()
+    if _kind(text) in ("number", "date"):
+        return 1
+    if text[:1] in "\"'" or text[-1:] in "\"'" or '\\"' in text or "\n" in text:
+        return 0.7 if "\n" in text and text[:1] not in "\"'" else 0.3
+    if re.search(r"[;\t|^~]|,(?! )", text) and "://" not in text:
+        return 0.2
+    return 0.8 if text != cell else 0.9 if "," in text else 0.98
+
+
+@lru_cache(maxsize=1 << 14)
+def _kind(text: str) -> str:
+    """Return ``number``, ``date``, ``code`` or ``text``, or "" for an empty text and words for null."""
+    text = text.strip()
+    if not text or text.lower() in _NULLS:
+        return ""
+    if _NUMBER.fullmatch(text):
+        return "number"
+    if _DATE.fullmatch(text):
+        return "date"
+    return "code" if _CODE.fullmatch(text) else "text"
+
+
+def _table_width(records: Sequence[Record]) -> int:
+    """Return the number of values of the largest number of records, of the wider ones if it is a tie."""
+    widths = Counter(len(record.cells) for record in records)
+    wide = {width: count for width, count in widths.items() if width > 1} or widths
+    width, count = max(wide.items(), key=lambda item: (item[1], item[0]))
+    return width if width == 1 or 4 * count >= widths.total() - count or count > 1 else 1
+
+
+def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
+    """Return the kind of the values of each column, or "" for a column of texts."""
+    full = [
+        record.cells for record in records if len(record.cells) == width and record.filled >= min(width, 2)
+    ]
+    rows = (
+        full[len(full) // 2 :] if len(full) < 2 * _MAX_HEADER_ROWS else full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
+    )
+    kinds: list[str] = []
+    if len(full) == 1:
+        return [""] * width
+    for at in range(width):
+        counts = Counter(kind for row in rows if (kind := _kind(row[at])))
+        kind, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        years = sum(1 for row in rows if _YEAR.fullmatch(row[at].strip()))
+        kind = "year" if kind == "number" and 2 * years > count else kind
+        kinds.append(kind if kind != "text" and 10 * count >= 7 * counts.total() else "")
+    return kinds
+
+
+def find_layout(
+    text: str, records: Sequence[Record], dialect: Dialect, *, complete: bool, header: bool | None = None
+) -> Layout:
+    """Find the table in the records of a file.
+
+    Args:
+        text: the text of the file.
+        records: its records, at least one with values.
+        dialect: how they are written.
+        complete: whether these are all records of the file.
+        header: whether there is a header, or None to find out.
+    """
+    return _LayoutSearch(text, records, dialect, complete).layout(header)
+
+
+class _LayoutSearch:
+    """Finds the parts of a file from the shapes of its records."""
+
+    def __init__(self, text: str, records: Sequence[Record], dialect: Dialect, complete: bool) -> None:
+        self._text, self._dialect, self._complete = text, dialect, complete
+        self._width = _table_width([record for record in records if record.filled] or records)
+        self._comment = self._find_comment(records)
+        self._records = [record for record in records if not self._is_comment(record)]
+        self._rows = [at for at, record in enumerate(self._records) if record.filled]
+        self._kinds = _column_kinds(self._records, self._width)
+        full = [
+            record.filled for record in self._records if len(record.cells) == self._width and record.filled
+        ]
+        self._typical = median(full[: 2 * _SAMPLE_RECORDS]) if full else 1
+
+    def layout(self, header: bool | None) -> Layout:
+        """Return the layout; see :func:`find_layout`."""
+        records = self._records
+        first = self._first_data()
+        top = self._header_top(first) if header is not False else first
+        if header is False:
+            first = top = self._header_top(first)
+        elif header and top == first:
+            first = self._next_row(top)
+        last, has_total = self._table_end(first) if self._complete else (len(records), False)
+        names = self._header_texts(records[top:first])
+        return self._result(top, first, last, names, has_total)
+
+    def _find_comment(self, records: Sequence[Record]) -> str:
+        """Return the prefix of lines that are comments, or ""."""
+        for prefix in _COMMENTS:
+            marked = [record for record in records if record.cells and record.cells[0].startswith(prefix)]
+            if marked and all(self._is_aside(record) for record in marked):
+                return prefix
+        return ""
+
+    def _is_aside(self, record: Record) -> bool:
+        return self._width > 1 and (len(record.cells) != self._width or record.is_titled)
+
+    def _is_comment(self, record: Record) -> bool:
+        return bool(self._comment and record.cells and record.cells[0].startswith(self._comment))
+
+    def _fit(self, record: Record) -> float | None:
+        """Return the share of values that are of the kinds of their columns, or None without such columns.
+
+        Years above other numbers are names of columns.
+        """
+        cells = [(cell, kind) for cell, kind in zip(record.cells, self._kinds, strict=False)
+                 if kind and _kind(cell)]  # fmt: skip
+        numbers = [cell for cell, kind in cells if kind == "number" and _kind(cell) == "number"]
+        years = sum(1 for cell in numbers if _YEAR.fullmatch(cell.strip()))
+        if years == len(numbers):
+            cells = [(cell, kind) for cell, kind in cells if years > 1 or cell not in numbers]
+            numbers = []
+        matches = sum(1 for cell, kind in cells if _kind(cell) == ("number" if kind == "year" else kind))
+        return (matches - years * (not numbers)) / len(cells) if cells else None
+
+    def _first_data(self) -> int:
+        """Return the index of the first record of data."""
+        for at in self._rows:
+            record = self._records[at]
+            fit = self._fit(record)
+            if fit is not None and fit >= 0.5 and record.filled >= 0.4 * self._typical:
+                return self._first_below_header(at)
+        return self._first_text_data()
+
+    def _first_below_header(self, at: int) -> int:
+        """Return the index of the first record between the header and a row: one without typed values."""
+        first = at
+        for above in reversed([row for row in self._rows if row < at]):
+            if self._fit(self._records[above]) is not None:
+                return first if self._is_full(self._records[above]) else at
+            first = above
+        return at
+
+    def _first_text_data(self) -> int:
+        """Return the index of the first record of data in a table of texts."""
+        wide = [at for at in self._rows if self._is_full(self._records[at])] or self._rows or [0]
+        start = wide[0]
+        rows = [self._records[at] for at in wide[1:] if len(self._records[at].cells) == self._width]
+        if not _is_header(self._records[start].cells, [row.cells for row in rows]):
+            return start
+        return self._next_row(start)
+
+    def _next_row(self, at: int) -> int:
+        return next((row for row in self._rows if row > at), len(self._records))
+
+    def _is_full(self, record: Record) -> bool:
+        return record.filled >= max(self._typical / 2, min(2, self._width)) and (
+            len(record.cells) <= self._width or not any(record.cells[self._width :])
+        )
+
+    def _header_top(self, first: int) -> int:
+        """Return the index of the first record of the header above the data."""
+        top, below = first, None
+        for at in reversed([row for row in self._rows if row < first]):
+            record = self._records[at]
+            is_beside = below is None or top == at + 1
+            if not is_beside or not self._is_header_row(record, below):
+                break
+            top = at
+            below = record if below is None or record.filled > below.filled else below
+            if sum(1 for row in self._rows if top <= row < first) == _MAX_HEADER_ROWS or self._width == 1:
+                break
+        names = self._header_texts(self._records[top:first])
+        return first if len({name.casefold() for name in names if name}) * 2 < self._width else top
+
+    def _is_header_row(self, record: Record, below: Record | None) -> bool:
+        """Return whether a record is a part of the header, above another part or above the data."""
+        cells = [cell.strip() for cell in record.cells[: self._width]]
+        if any(cell.strip() for cell in record.cells[self._width :]):
+            return False
+        if self._width == 1:
+            return True
+        if record.is_titled:
+            return False
+        is_start = all(cells[: record.filled]) and record.filled < self._width
+        if below is None:
+            return not is_start or record.filled >= 0.5 * self._typical or record.filled >= 3
+        if self._width == 2:
+            return not cells[0] or record.cells == below.cells
+        return (
+            self._is_full(record) and not (is_start and below.filled > record.filled)
+            if cells[0] and is_start
+            else True
+        )
+
+    def _header_texts(self, records: Sequence[Record]) -> list[str]:
+        """Return the texts of each column, joined with spaces."""
+        rows = [
+            record.cells + [""] * (self._width - len(record.cells)) for record in records if record.filled
+        ]
+        return [" ".join(filter(None, (row[at].strip() for row in rows))) for at in range(self._width)]
+
+    def _table_end(self, first: int) -> tuple[int, bool]:
+        """Return the index after the last record of the table, and whether a row of totals follows it."""
+        rows = [at for at in self._rows if at >= first]
+        singles = sum(1 for at in rows if self._records[at].is_titled)
+        tail = 0
+        while tail < len(rows) and self._is_note(self._records[rows[-1 - tail]]):
+            tail += 1
+        if self._width > 2 and singles > 2 * tail + 1 and len(self._records[rows[-1]].cells) == self._width:
+            tail = self._noted_tail(rows)  # sections have titles
+        rows = rows[: len(rows) - tail] if tail else rows
+        totals = [at for at in rows if self._is_total(self._records[at])]
+        has_total = len(rows) > 2 and totals == rows[-1:]
+        rows = rows[:-1] if has_total else rows
+        return (rows[-1] + 1 if rows else first), has_total
+
+    def _noted_tail(self, rows: Sequence[int]) -> int:
+        tail = 0
+        while tail < len(rows) and _NOTE.match(self._records[rows[-1 - tail]].cells[0].strip()):
+            tail += 1
+        return tail
+
+    def _is_note(self, record: Record) -> bool:
+        """Return whether a record below the table is a note."""
+        first = record.cells[0].strip()
+        fit = self._fit(record)
+        if self._width < 2 or (fit is not None and fit >= 0.5 and len(record.cells) == self._width):
+            return False
+        if record.is_titled:
+            if len(record.cells) == 1 or self._width > 2:
+                return self._typical >= 2 and (self._typical > 2 or len(record.cells) == 1)
+            return bool(_NOTE.match(first)) or len(first) > 40
+        is_prose = len(" ".join(record.cells).split()) >= 5 and len(record.cells) < self._width
+        return bool(fit is None or fit < 0.5) and (bool(_NOTE.match(first)) or is_prose)
+
+    def _is_total(self, record: Record) -> bool:
+        cells = [cell.strip() for cell in record.cells if cell.strip()]
+        return len(cells) > 1 and bool(_TOTAL.fullmatch(cells[0]))
+
+    def _pads(self, record: Record) -> bool:
+        """Return whether a record has the wrong number of values only because of empty values at its end."""
+        if len(record.cells) > self._width:
+            return not any(cell.strip() for cell in record.cells[self._width :])
+        fit = self._fit(record)
+        return fit == 1 and (len(record.cells) > 1 or self._width == 2)
+
+    def _result(self, top: int, first: int, last: int, header: list[str], has_total: bool) -> Layout:
+        records, width = self._records, self._width
+        table = [record for record in records[first:last] if record.cells]
+        ragged = [record for record in table if len(record.cells) != width and record.filled]
+        pads = bool(ragged) and all(map(self._pads, ragged))
+        evidence = self._format_evidence()
+        options: list[str] = []
+        if self._comment:
+            options += ["--comment", self._comment]
+            evidence.append(f"lines that start with {self._comment} are comments")
+        for more, reasons in (self._top_options(top, first), self._end_options(first, last, has_total)):
+            options += more
+            evidence += reasons
+        if pads:
+            options += ["--ragged", "pad"]
+            evidence.append(f"{count_of(len(ragged), 'row')} with more or fewer empty values at the end")
+        elif ragged and evidence:
+            options += ["--ragged", "skip"]
+        has_header = any(record.filled for record in records[top:first])
+        if evidence and not has_header:
+            options += ["--header-rows", "0"]
+        if evidence and "--drop-empty" not in options and not all(record.filled for record in table):
+            options.append("--drop-empty")
+        if pads:
+            table = [record._replace(cells=(record.cells + [""] * width)[:width]) for record in table]
+        return Layout(
+            dialect=self._dialect,
+            header=header,
+            has_header=has_header,
+            rows=[row for row in table if len(row.cells) == width and (row.filled or not evidence)],
+            bad_rows=[] if pads else ragged,
+            filter=("csv", *self._dialect_options(), *options) if evidence else (),
+            evidence=tuple(evidence),
+        )
+
+    def _dialect_options(self) -> Iterator[str]:
+        for name, value, default in zip(
+            ("--separator", "--quote", "--escape"), self._dialect, Dialect(), strict=True
+        ):
+            if value != default:
+                yield from (name, value)
+
+    def _format_evidence(self) -> list[str]:
+        """Return the parts of the format that the readers do not have."""
+        evidence: list[str] = []
+        separator, quote, escape = self._dialect
+        if len(separator) > 1:
+            evidence.append(f"{len(separator)} characters separate values: {json.dumps(separator)}")
+        if escape:
+            evidence.append("a backslash precedes quotes in values")
+        plain = re.sub(f"{quote}[^{quote}]*{quote}", "", self._text) if quote else self._text
+        ends = set(_RECORD_ENDS.findall(plain))
+        if "\r" in ends or len(ends) > 1:
+            evidence.append(f"records end with {' and '.join(sorted(map(json.dumps, ends)))}")
+        return evidence
+
+    def _top_options(self, top: int, first: int) -> tuple[list[str], list[str]]:
+        """Return options for the records above the table, and for its header."""
+        options: list[str] = []
+        evidence: list[str] = []
+        titles = self._records[:top]
+        if count := self._count(titles):
+            options += ["--skip", str(count)]
+            lines = count_of(sum(1 for record in titles if record.filled), "title line")
+            evidence.append(f"{lines} above the {'header' if first > top else 'table'}")
+        header = [record for record in self._records[top:first] if record.filled]
+        if len(header) > 1:
+            options += ["--header-rows", str(len(header))]
+            evidence.append(f"the header is in lines {header[0].line} to {header[-1].line}")
+        return options, evidence
+
+    def _end_options(self, first: int, last: int, has_total: bool) -> tuple[list[str], list[str]]:
+        """Return options for the records below the table."""
+        tail, table = self._records[last:], self._records[first:last]
+        lines = sum(1 for record in tail if record.filled)
+        if not lines:
+            return (["--drop-empty"], ["empty rows below the table"]) if self._count(tail) else ([], [])
+        evidence = ["a row of totals below the table"] if has_total else []
+        if lines > has_total:
+            evidence.append(f"{count_of(lines - has_total, 'line')} of notes below the table")
+        if not tail[0].filled and all(record.filled for record in table):
+            return ["--stop-at-blank"], evidence
+        return ["--drop-last", str(self._count(tail))], evidence
+
+    def _count(self, records: Sequence[Record]) -> int:
+        """Return the number of records as the filter counts them: without blank lines."""
+        return sum(1 for record in records if record.cells)
+
+
+def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first record of a table of texts has names.
+
+    They are different texts that no other record has in the same column. Records that repeat the header are
+    ignored.
+    """
+    names = [cell.strip() for cell in first]
+    used = [cell for cell in names if cell]
+    if 2 * len(used) < len(names) or len({cell.casefold() for cell in used}) < len(used):
+        return False
+    if not all(_YEAR.fullmatch(cell) or re.search(r"[^\W\d_]", cell) for cell in used):
+        return False
+    if any(_kind(cell) == "date" for cell in used) or all(map(_YEAR.fullmatch, used)):
+        return False
+    rows = [row for row in rows if row != first]
+    return not any(row[at].strip() == name for row in rows for at, name in enumerate(names) if name)
