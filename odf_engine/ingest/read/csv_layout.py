@@ -50,12 +50,12 @@ _NULLS: Final = frozenset(
 _NUMBER: Final = re.compile(
     r"[(<>~]?\s*[+-]?\s*[£$€¥]?\s*[+-]?(\d{1,3}([.,' \u00a0\u202f]\d{3})+|\d+|(?=[.,]\d))([.,]\d*)?"
     r"([eE][+-]?\d+)?\s*[%€*]?\)?",
-    re.ASCII,
 )
+_CLOCK: Final = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?( ?(Z|UTC|[+-]\d\d:?\d\d))?"
 _DATE: Final = re.compile(
-    r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ]\d.*)?|\d{1,2}[-/. ]\d{1,2}[-/. ]\d{2,4}(,? \d.*)?"
-    r"|\d{1,2}[-/. ][A-Za-z]{3,9}[-/. ,]+\d{2,4}( \d.*)?|[A-Za-z]{3,9}\.? \d{1,2},? \d{4}"
-    r"|\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?|[A-Za-z]{3,9}[- ]\d\d(\d\d)?",
+    rf"(\d{{4}}[-/.]\d{{1,2}}([-/.]\d{{1,2}})?|\d{{1,2}}[-/. ]\d{{1,2}}[-/. ]\d{{2,4}}"
+    rf"|\d{{1,2}}[-/. ][A-Za-z]{{3,9}}[-/. ,]+\d{{2,4}}|[A-Za-z]{{3,9}}\.? \d{{1,2}},? \d{{4}})((T|,? ){_CLOCK})?"
+    rf"|{_CLOCK}|[A-Za-z]{{3,9}}[- ]\d\d(\d\d)?",
     re.ASCII,
 )
 _CODE: Final = re.compile(r"[a-z]+://\S+|\S+@\S+\.\w+|[A-Za-z]{0,4}[-_]?\d[\w/.:-]{2,}", re.ASCII)
@@ -162,7 +162,7 @@ def find_dialect(text: str, separator: str | None = None, quote: str | None = No
         separator: the separator, or None to find it.
         quote: the quote, "" for none, or None to find it.
     """
-    sample = text[:_SAMPLE_CHARS]
+    sample = _sample(text)
     if separator is None and (match := _SEPARATOR_LINE.match(sample)):
         separator = match[1]
     quotes = [_find_quote(sample), ""] if quote is None else [quote]
@@ -180,6 +180,17 @@ def find_dialect(text: str, separator: str | None = None, quote: str | None = No
                 if score > best_score + 1e-6:
                     best, best_score = dialect, score
     return best
+
+
+def _sample(text: str) -> str:
+    """Return the beginning of a text, and the lines of the first quote if the beginning has none."""
+    sample = text[:_SAMPLE_CHARS]
+    if '"' not in sample and (at := text.find('"')) >= 0:
+        start = text.rfind("\n", 0, at - 1000) + 1
+        sample = (
+            sample[: sample.rfind("\n") + 1][: _SAMPLE_CHARS // 20] + text[start : start + _SAMPLE_CHARS // 2]
+        )
+    return sample
 
 
 def _find_quote(text: str) -> str:
@@ -202,9 +213,12 @@ def _score(text: str, dialect: Dialect) -> float:
     ends = [at for at, record in enumerate(records) if len(record.cells) == width]
     outside = [record for at, record in enumerate(records) if not ends[0] <= at <= ends[-1]]
     titles = sum(1 for record in outside if len(record.cells) == 1)
-    share = len(rows) / (len(records) - titles / 2)
+    cells = [cell for row in rows for cell in row if cell]
+    swallowed = sum(cell.count("\n") for cell in cells if 2 * cell.count(dialect.separator)
+                    > cell.count("\n") * (width - 1) > 0)  # fmt: skip
+    share = len(rows) / (len(records) - titles / 2 + swallowed)
     empty = sum(1 for column in list(zip(*rows, strict=True))[:-1] if not any(column))
-    values = [_plausibility(cell) for row in rows for cell in row if cell]
+    values = list(map(_plausibility, cells))
     if dialect.separator in " :" and not _is_split_by_space(records, rows, dialect):
         return 0
     plausible = sum(values) / max(len(values), 1)
@@ -218,7 +232,8 @@ def _is_split_by_space(records: Sequence[Record], rows: Sequence[Sequence[str]],
         return False
     typed = sum(1 for kind in _column_kinds(records, len(rows[0])) if kind)
     is_quoted = any(dialect.separator in cell for row in rows for cell in row)
-    return 2 * typed >= len(rows[0]) or (is_quoted and typed > 0)
+    has_typed = typed > 0 and (is_quoted or (dialect.separator == ":" and len(rows[0]) > 2))
+    return has_typed or 2 * typed >= len(rows[0])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -260,9 +275,10 @@ def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
     full = [
         record.cells for record in records if len(record.cells) == width and record.filled >= min(width, 2)
     ]
-    rows = (
-        full[len(full) // 2 :] if len(full) < 2 * _MAX_HEADER_ROWS else full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
-    )
+    if len(full) > 2 * _MAX_HEADER_ROWS:
+        rows = full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
+    else:  # the last rows are below every header
+        rows = full[(len(full) + 1) // 2 :] if len(full) > 4 else full[-1:]
     kinds: list[str] = []
     if len(full) == 1:
         return [""] * width
@@ -357,11 +373,15 @@ class _LayoutSearch:
         return self._first_text_data()
 
     def _first_below_header(self, at: int) -> int:
-        """Return the index of the first record between the header and a row: one without typed values."""
+        """Return the index of the first record between the header and a row.
+
+        Such records have no values of the kinds of the columns, or another number of values.
+        """
         first = at
         for above in reversed([row for row in self._rows if row < at]):
-            if self._fit(self._records[above]) is not None:
-                return first if self._is_full(self._records[above]) else at
+            record = self._records[above]
+            if self._fit(record) is not None and len(record.cells) == self._width:
+                return first if self._is_full(record) else at
             first = above
         return at
 
@@ -485,13 +505,14 @@ class _LayoutSearch:
         if pads:
             options += ["--ragged", "pad"]
             evidence.append(f"{count_of(len(ragged), 'row')} with more or fewer empty values at the end")
-        elif ragged and evidence:
-            options += ["--ragged", "skip"]
         has_header = any(record.filled for record in records[top:first])
         if evidence and not has_header:
             options += ["--header-rows", "0"]
-        if evidence and "--drop-empty" not in options and not all(record.filled for record in table):
+        if width > 1 and "--drop-empty" not in options and not all(record.filled for record in table):
             options.append("--drop-empty")
+            evidence.append("rows without values")
+        if ragged and evidence and not pads:
+            options += ["--ragged", "skip"]
         if pads:
             table = [record._replace(cells=(record.cells + [""] * width)[:width]) for record in table]
         return Layout(
