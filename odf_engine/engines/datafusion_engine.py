@@ -26,17 +26,17 @@ from odf_engine.engines.contract import (
     TransactionResult,
     ValidatedQuery,
 )
-from odf_engine.engines.namespaces import MountSandbox
 from odf_engine.engines.output_contract import OutputContract, input_schemas, write_result
 from odf_engine.engines.row_provenance import provenance_of_positions
-from odf_engine.engines.sandbox import (
+from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.isolation.namespaces import MountSandbox
+from odf_engine.isolation.sandbox_process import (
     LimitWatch,
     find_program,
     kernel_limits,
     python_paths,
     sandbox_environment,
 )
-from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.query_process.client import Isolation, QueryOptions, QueryRows, run_query
 from odf_engine.storage.scratch import job_scratch_folder

@@ -272,7 +272,7 @@ class _SourceExtension:
         """Return rows as the step reads them, or None if their columns are not known."""
         context, session = self.context, self.session
         if file is not None and (columns is None or isinstance(step, Csv)):
-            limits = PrepareLimits.of(context.workspace.config.prepare)
+            limits = PrepareLimits.of(context.workspace.config)
             plan = read(session, step, file, self.folder, context.reporter, ReadOptions(limits))
             return None if plan is None else plan.frame
         return None if columns is None else session.createDataFrame([], spark_schema(columns))

@@ -46,6 +46,8 @@ from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
+from odf_engine.ingest.read.error_location import shorten
+from odf_engine.ingest.read.known_header import KnownHeader
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.ingest.result_schema import (
     adopt_declared_types,
@@ -209,6 +211,7 @@ class PayloadJob:
             self._no_rows_schema(),
         )
         self._trust = Trust(context.workspace)
+        self._known_header = KnownHeader(context.workspace.odf / "cache" / "headers" / entry.id.multibase)
         self.engine_version: str | None = None
         self._started = monotonic()
         self.repeated = 0
@@ -288,6 +291,8 @@ class PayloadJob:
     def _open(self, prepared: PreparedFile) -> ReadPlan | None:
         reading = self._read(prepared)
         if reading is not None:
+            if prepared.selected is None and isinstance(self._source, SetPollingSource):
+                self._compare_header(reading, prepared.name)
             if reading.columns is None:
                 self._report_truncation(prepared)
             self._report_lost_digits(reading)
@@ -370,7 +375,7 @@ class PayloadJob:
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
-        limits = PrepareLimits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config)
         file = PreparedFile(payload.path, payload.name)
         return prepare(steps, file, self._root, self._folder, self._reporter, limits)
 
@@ -382,7 +387,7 @@ class PayloadJob:
         self._progress = WriteProgress(reporter, size, total_known=only_file)
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
-        limits = PrepareLimits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config)
         if self._reader is not None:
             reading = self._reader(session, prepared, folder, reporter)
         else:
@@ -408,6 +413,16 @@ class PayloadJob:
             at = guessed.get_field_index(operations)
             columns = columns.insert(min(at, len(columns)), guessed.field(at))
         return read(session, step, prepared, folder, reporter, ReadOptions(limits, columns))
+
+    def _compare_header(self, reading: ReadPlan, name: str) -> None:
+        """Compare the header with the header at the last pull, and warn of renamed columns."""
+        if not reading.header or reading.columns is None:
+            return
+        renamed = self._known_header.compare(reading.header, reading.columns.names, f"{name}: line 1")
+        if renamed:
+            pairs = shorten(", ".join(f"{old} is now {new}" for old, new in renamed))
+            text = f"{name}: columns renamed since the last pull: {pairs}; their values are read as before"
+            self._reporter.warn(text, "renamed-columns", len(renamed))
 
     def _operations_in(self, names: list[str]) -> str | None:
         """Return the name of the column with operations, or None if absent, or none is accepted."""
@@ -631,6 +646,7 @@ class PayloadJob:
             data=[part.path for part in written],
             block_version=self._config.block_version,
         )
+        self._known_header.save()
         rows = _count_rows(written)
         took = monotonic() - self._started
         rejected = self._store_rejects(head)

@@ -11,21 +11,24 @@ import shlex
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from odf_engine.base.config import PrepareConfig
+from odf_engine.base.config import Config, PrepareConfig, SandboxConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
+from odf_engine.isolation.namespaces import PROGRAMS, MountSandbox, unavailable_reason
+from odf_engine.isolation.sandbox_process import kernel_limits, python_paths, sandbox_environment
 from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
 
 if TYPE_CHECKING:
@@ -33,14 +36,15 @@ if TYPE_CHECKING:
 
 
 def run_pipe(
-    step: Pipe, file: PreparedFile, root: Path, target: Path, reporter: Reporter, most_bytes: int
+    step: Pipe, file: PreparedFile, root: Path, target: Path, reporter: Reporter, limits: PrepareLimits
 ) -> None:
     """Run a command on a file and write its output to ``target``.
 
     The working directory is ``root``, the folder of the workspace, so that the command can be a script there.
+    A filter of this program runs isolated from files and the network, if the system can do that.
 
     Raises:
-        BadData: the command failed, or wrote more than ``most_bytes``.
+        BadData: the command failed, or wrote more than the limit.
         InvalidManifest: the step has no command.
         Unsupported: the program is not installed.
         Cancelled: the command and its child processes were killed.
@@ -49,16 +53,44 @@ def run_pipe(
         raise InvalidManifest("missing command in a Pipe step", where="prepare")
     reporter.log(f"{file.name} | {shlex.join(step.command)}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="pipe-") as folder:
+        command, environment = list(step.command), clean_environment(Path(folder))
+        if is_filter(step):
+            command, environment = _isolated_filter(command, Path(folder), limits)
         ended = run_command(
-            step.command,
+            command,
             folder=root,
-            environment=clean_environment(Path(folder)),
+            environment=environment,
             reporter=reporter,
             stdin=file.path,
-            output=CommandOutput(target=target, most_bytes=most_bytes),
+            output=CommandOutput(target=target, most_bytes=limits.most_bytes),
         )
+    if ended.code != 0 and is_filter(step):
+        problem, _, hint = ended.remarks.removeprefix("error: ").partition(" / hint: ")
+        raise BadData(problem or str(ended), where=file.name, hint=hint or None)
     if ended.code != 0:
         raise BadData(f"command {shlex.join(step.command)} {ended}", where=file.name)
+
+
+_SCRATCH: Final = Path("/scratch")
+"""Path of the temporary folder in a sandbox."""
+
+
+def is_filter(step: Pipe) -> bool:
+    """Return whether a step runs a filter of this program, which has no access to files and the network."""
+    return step.command[:2] == ["odf", "filter"]
+
+
+def _isolated_filter(
+    command: Sequence[str], folder: Path, limits: PrepareLimits
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and environment of a filter, in a sandbox if there is one."""
+    own = [sys.executable, "-P", "-m", "odf_engine.filters", *command[2:]]
+    paths = {path: path for path in python_paths()}
+    sandbox = MountSandbox(paths, {_SCRATCH: folder}, limits=kernel_limits(limits.sandbox))
+    for program in PROGRAMS if limits.sandbox.program == "auto" else (limits.sandbox.program,):
+        if unavailable_reason(program, sandbox) is None:
+            return sandbox.wrap_command(program, own), sandbox_environment(_SCRATCH)
+    return own, sandbox_environment(folder)
 
 
 _GZIP: Final = 31  # Window bits of zlib for a gzip stream.
@@ -72,16 +104,18 @@ class PrepareLimits:
         most_bytes: maximum number of bytes.
         most_ratio: maximum ratio to the compressed size.
         ratio_from: minimum number of bytes for the check of the ratio. A small file may be all zeros.
+        sandbox: the limits of filters.
     """
 
     most_bytes: int = PrepareConfig().most_bytes
     most_ratio: int = PrepareConfig().most_ratio
     ratio_from: int = 256 << 20
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
 
     @classmethod
-    def of(cls, config: PrepareConfig) -> PrepareLimits:
+    def of(cls, config: Config) -> PrepareLimits:
         """Return the limits of the workspace's configuration."""
-        return cls(config.most_bytes, config.most_ratio)
+        return cls(config.prepare.most_bytes, config.prepare.most_ratio, sandbox=config.sandbox)
 
 
 @dataclass(frozen=True)
@@ -137,8 +171,9 @@ def prepare(
     for number, step in enumerate(steps or ()):
         target, started = job / f"prepared-{number}", monotonic()
         if isinstance(step, Pipe):
-            run_pipe(step, PreparedFile(path, name), root, target, reporter, limits.most_bytes)
-            name = f"{name} | {Path(step.command[0]).name}"
+            run_pipe(step, PreparedFile(path, name), root, target, reporter, limits)
+            words = step.command[:3] if is_filter(step) else [Path(step.command[0]).name]
+            name = f"{name} | {' '.join(words)}"
             packed = target.stat().st_size
         elif step.format is CompressionFormat.Zip:
             name = f"{name}/{_unzip(path, name, target, step.sub_path, packed, reporter, limits)}"

@@ -617,7 +617,7 @@ def _file_reader(
         optional=tuple(name for name in names if name.casefold() in {item.casefold() for item in optional}),
         operations=operations,
         ignore_unknown=ignore_unknown,
-        limits=PrepareLimits.of(config.prepare),
+        limits=PrepareLimits.of(config),
     )
 
 

@@ -539,7 +539,7 @@ def _has_same_content(one: Dataset, other: Dataset) -> bool:
 
 
 _PROCESS_FOLDER: Final = re.compile(r"[a-z]+-(\d+)-.+")
-_JSON_CACHES: Final = ("statistics/*.json", "ui.json", "downloads/*.json")
+_JSON_CACHES: Final = ("statistics/*.json", "ui.json", "downloads/*.json", "headers/*")
 _PACKED_CACHES: Final = ("screen.msgpack",)
 _ROW_CACHES: Final = ("projections/*.parquet", "queries/*.parquet")
 _TEMPORARY_CACHES: Final = (

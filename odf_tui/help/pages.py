@@ -30,6 +30,7 @@ TOPICS: Final = {
     "workstation": "Panes, jobs and the worker",
     "keys": "Keys and themes of the workstation",
     "configuration": "Settings, environment and files",
+    "filters": "Titles, totals, spreadsheets, archives: files as publishers release them",
     "engines": "Spark, DuckDB, DataFusion and other engines",
     "clusters": "Spark on a cluster",
     "stores": "Datasets in an object store, for several machines",

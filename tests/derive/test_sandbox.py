@@ -18,18 +18,19 @@ from odf_engine.base.config import Config, SandboxConfig
 from odf_engine.base.settings import set_value
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.derive.verify.replay import Replay
-from odf_engine.engines import sandbox
 from odf_engine.engines.engine_router import engines_for
-from odf_engine.engines.namespaces import (
+from odf_engine.engines.sandbox import Sandbox
+from odf_engine.engines.spark_engine import SparkEngine
+from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
+from odf_engine.isolation import sandbox_process
+from odf_engine.isolation.namespaces import (
     PROGRAMS,
     MountSandbox,
     Program,
     SandboxLimits,
     unavailable_reason,
 )
-from odf_engine.engines.sandbox import LimitWatch, Sandbox
-from odf_engine.engines.spark_engine import SparkEngine
-from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
+from odf_engine.isolation.sandbox_process import LimitWatch
 from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
@@ -188,14 +189,14 @@ def test_processes_are_limited(watched: Callable[[str], Ended]) -> None:
 
 
 def test_output_is_limited(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_MAX_OUTPUT_BYTES", 50_000)
+    monkeypatch.setattr(sandbox_process, "_MAX_OUTPUT_BYTES", 50_000)
     assert "printed more" in str(watched(PRINTS).error)
 
 
 def test_a_disk_does_not_fill_up(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted files that are still open are not seen, but the space that they leave."""
     free = iter([8 << 30, 2 << 30])
-    monkeypatch.setattr(sandbox, "_free_bytes", lambda folder: next(free, 1 << 20))
+    monkeypatch.setattr(sandbox_process, "_free_bytes", lambda folder: next(free, 1 << 20))
     assert "the disk is almost full" in str(watched(WAITS).error)
 
 
@@ -253,7 +254,7 @@ def test_missing_sandbox_is_refused_unless_allowed(
     deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "odf_engine.engines.sandbox.unavailable_reason", lambda program, walls: "not permitted"
+        "odf_engine.isolation.sandbox_process.unavailable_reason", lambda program, walls: "not permitted"
     )
     deriving.rows(deriving.root(), (1, "a", 1))
     made = deriving.derivative("SELECT event_time, x FROM input")

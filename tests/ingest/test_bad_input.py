@@ -71,6 +71,28 @@ def test_invalid_csv_is_reported_with_its_location(pulled: Pulled) -> None:
     assert pulled.reporter.warnings == ["cases.csv: empty file"]
 
 
+def test_renamed_columns_are_a_warning_and_moved_columns_an_error(pulled: Pulled) -> None:
+    """The names of declared columns may differ from the header: only the header before shows a change."""
+    read = "read: {kind: Csv, header: true, schema: [day STRING, place STRING, cases BIGINT, deaths BIGINT]}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
+    pulled.write("a.csv", "Date,Area,Confirmed,Died\n1,n,1,0\n")
+    assert pulled.pull().records == 1 and pulled.reporter.warnings == []
+    pulled.write("a.csv", "Date,Region,Confirmed,Died\n2,n,1,0\n")
+    assert pulled.pull().records == 1
+    assert pulled.reporter.warnings == [
+        "a.csv: columns renamed since the last pull: Area is now Region; their values are read as before"
+    ]
+    pulled.write("a.csv", "Date,Region,Died,Confirmed\n3,n,0,1\n")
+    pulled.fails(
+        InvalidSchema,
+        "a.csv: line 1: column 'Confirmed' was column 3 at the last pull, and is column 4 now",
+        "change the order of read.schema",
+    )
+    pulled.fails(InvalidSchema, "'Confirmed' was column 3")  # until the definition or the file changes
+    pulled.write("a.csv", "Date,Region,Confirmed,Died\n3,n,1,0\n")
+    assert pulled.pull().records == 1 and pulled.reporter.warnings == []
+
+
 def test_local_time_in_a_gap_or_overlap_is_reported_with_advice(pulled: Pulled) -> None:
     read = "read: {kind: Csv, schema: [id BIGINT, at TIMESTAMP]}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")

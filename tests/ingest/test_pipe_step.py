@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
+from odf_engine.base.config import SandboxConfig
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, Unsupported
-from odf_engine.ingest.prep_step import PreparedFile, run_pipe
+from odf_engine.ingest import prep_step
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, run_pipe
+from odf_engine.isolation.namespaces import PROGRAMS, MountSandbox, Program, unavailable_reason
+from odf_engine.isolation.sandbox_process import kernel_limits
 from odf_engine.metadata.model import Pipe
 from tests.ingest.recorder import Recorder
 from tests.waiting import is_running, wait_until
@@ -25,7 +30,7 @@ def source(tmp_path: Path) -> Path:
 def pipe(source: Path, reporter: Recorder, *command: str, most_bytes: int = 1 << 20) -> str:
     target = source.parent / "target"
     file = PreparedFile(source, "x.csv")
-    run_pipe(Pipe(list(command)), file, source.parent, target, reporter, most_bytes)
+    run_pipe(Pipe(list(command)), file, source.parent, target, reporter, PrepareLimits(most_bytes))
     assert sorted(each.name for each in source.parent.iterdir()) == ["source", "target"]
     return target.read_text()
 
@@ -46,8 +51,51 @@ def test_scripts_of_the_workspace_are_found(source: Path, reporter: Recorder) ->
     (scripts / "upper.sh").chmod(0o755)
     target = scripts / "target"
     for command in (["scripts/upper.sh"], ["./scripts/upper.sh"], ["sh", "scripts/upper.sh"]):
-        run_pipe(Pipe(command), PreparedFile(source, "x"), source.parent, target, reporter, 100)
+        run_pipe(
+            Pipe(command), PreparedFile(source, "x"), source.parent, target, reporter, PrepareLimits(100)
+        )
         assert target.read_text() == "B\nA\n"
+
+
+def test_a_filter_runs_without_the_odf_of_the_path(
+    source: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    source.write_text("Title,,\na,b,c\n1,2,3\nTotal,,3\n")
+    command = ["odf", "filter", "csv", "--skip", "1", "--drop-last", "1"]
+    assert pipe(source, reporter, *command) == "a,b,c\n1,2,3\n"
+    source.write_text("a,b\n1,2\n3\n")
+    with pytest.raises(BadData) as error:
+        pipe(source, reporter, "odf", "filter", "csv")
+    assert str(error.value) == "x.csv: line 3: 1 value for 2 columns"
+    assert error.value.hint is not None and "--ragged pad" in error.value.hint
+    with pytest.raises(BadData, match="unknown filter 'cvs'"):
+        pipe(source, reporter, "odf", "filter", "cvs")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_filter_has_no_network_and_reads_no_other_files(
+    source: Path, reporter: Recorder, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (
+        reason := unavailable_reason(program, MountSandbox({}, {}, kernel_limits(SandboxConfig())))
+    ) is not None:
+        pytest.skip(reason)
+    limits = PrepareLimits(sandbox=SandboxConfig(program=program))
+    folder = source.parent / "scratch"
+    folder.mkdir()
+    command, environment = prep_step._isolated_filter(["odf", "filter", "csv"], folder, limits)
+    script = (
+        "import os, socket\n"
+        f"print(os.path.exists({str(source)!r}), os.path.exists('/scratch'))\n"
+        "try:\n    socket.create_connection(('127.0.0.1', 9), 1)\n"
+        "except OSError as error:\n    print(type(error).__name__)\n"
+    )
+    end = command.index("-m")
+    ran = subprocess.run([*command[:end], "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.stdout.split() in (
+        ["False", "True", name] for name in ("ConnectionRefusedError", "OSError")
+    ), ran
 
 
 def test_stderr_lines_are_logged_and_bounded(source: Path, reporter: Recorder) -> None:

@@ -188,7 +188,7 @@ def test_nested_bombs_are_measured_against_the_outermost_file(tmp_path: Path, re
 
 def test_decompression_limits_come_from_the_configuration() -> None:
     config = set_value(set_value(Config(), "prepare.mostBytes", "1000"), "prepare.mostRatio", "2")
-    assert PrepareLimits.of(config.prepare) == PrepareLimits(most_bytes=1000, most_ratio=2)
+    assert PrepareLimits.of(config) == PrepareLimits(most_bytes=1000, most_ratio=2)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "C:\\evil", "..\\evil", "\\evil"])

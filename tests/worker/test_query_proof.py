@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
-from odf_engine.engines.namespaces import PROGRAMS, MountSandbox, unavailable_reason
 from odf_engine.errors import NotTrusted
 from odf_engine.identity.did import KeyStore
+from odf_engine.isolation.namespaces import PROGRAMS, MountSandbox, unavailable_reason
 from odf_engine.jobs.base import JobContext, WorkerHost
 from odf_engine.jobs.query import CheckProof, Query
 from odf_engine.rows.query_proof import QueryProof
@@ -71,7 +71,7 @@ def test_proofs_are_refused_without_a_sandbox(
     def missing(program: str, walls: MountSandbox) -> str:
         return "not permitted"
 
-    monkeypatch.setattr("odf_engine.engines.sandbox.unavailable_reason", missing)
+    monkeypatch.setattr("odf_engine.isolation.sandbox_process.unavailable_reason", missing)
     stranger = KeyStore(tmp_path / "keys")
     foreign = proof.with_signature(stranger.private_key_pem(stranger.generate()))
     for each in (proof, replace(proof, signature=None), foreign):

@@ -212,6 +212,13 @@ def test_grant_ends_when_the_source_changes(workspace: Workspace) -> None:
         trust.require_trust(entry)
 
 
+def test_a_filter_needs_no_trust(workspace: Workspace) -> None:
+    entry = copied(workspace)
+    commit(entry, local("/etc/passwd", ["odf", "filter", "csv"], ["odf", "fitler"]))
+    runs = [(run.kind, run.text) for run in Trust(workspace).list_executions(entry)]
+    assert ("pipe", "odf fitler") in runs and ("pipe", "odf filter csv") not in runs
+
+
 def test_grant_covers_fewer_sources_but_no_additional_one(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace, PUSH)
     trust.grant(entry)

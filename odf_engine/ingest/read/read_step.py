@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,7 @@ class ReadPlan:
         place: names the record of a line in messages.
         describe: returns the column, if known, and the reason why a record cannot be parsed.
         digits: counts times that lose digits.
+        header: the names in the header of CSV, if the columns are declared.
     """
 
     frame: DataFrame
@@ -73,6 +74,7 @@ class ReadPlan:
     place: Callable[[int], str] = "line {}".format
     describe: Callable[[str], tuple[str | None, str]] = lambda record: (None, "invalid record")
     digits: TimeDigits = field(default_factory=TimeDigits)
+    header: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ def _read_csv(
         lambda error: locate_csv_error(error, file, reporter),
         describe=partial(describe_csv_record, file=file),
         digits=digits,
+        header=tuple(first) if step.header and columns is not None else (),
     )
 
 

@@ -48,7 +48,7 @@ class SandboxLimits:
         file: size of each file, in bytes.
         tmp: size of ``/tmp`` and of ``/dev/shm``, in bytes of memory.
         processes: number of concurrent processes and threads. Some kernels do not enforce it, and none does
-            for root: :class:`odf_engine.engines.sandbox.LimitWatch` does.
+            for root: :class:`odf_engine.isolation.sandbox_process.LimitWatch` does.
     """
 
     memory: int
