@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 Row = list[str]
@@ -26,7 +27,7 @@ class Table(NamedTuple):
     name: str
     header: Row
     rows: list[Row]
-    units: Row = []
+    units: Sequence[str] = ()
 
 
 class PollutedFile(NamedTuple):
@@ -71,7 +72,10 @@ class Form(NamedTuple):
         return self.quote + value.replace(self.quote, (self.escape or self.quote) + self.quote) + self.quote
 
 
-WORDS: Final = "harbour north mill castle old green river market school bridge station upper".split()
+WORDS: Final = (
+    "harbour", "north", "mill", "castle", "old", "green", "river", "market", "school", "bridge", "station",
+    "upper",
+)  # fmt: skip
 TITLES: Final = ["Department for Work and Pensions", "Statistics of the year 2020", "Table 3: All regions"]
 NOTES: Final = [
     "Source: Office for National Statistics",
@@ -210,7 +214,8 @@ def header_groups(table: Table) -> Iterator[tuple[str, str, Row, list[Row]]]:
     else:
         top = ["" if at % 2 == 0 else f"Group {at // 2 + 1}" for at in range(width)]
         bottom = table.header
-    names = [" ".join(filter(None, pair)) for pair in zip(top, bottom, strict=True)]
+    groups = list(accumulate(top, lambda left, right: right or left))
+    names = [" ".join(filter(None, pair)) for pair in zip(groups, bottom, strict=True)]
     yield "", Form().text([top, bottom, *table.rows]), names, table.rows
     title = lines(TITLES[0], "")
     yield "title", title + Form().text([top, bottom, *table.rows]), names, table.rows
@@ -296,7 +301,7 @@ def ragged_row(table: Table) -> Iterator[tuple[str, str, Row, list[Row]]]:
         rows = [form.record(row) for row in table.rows]
         rows[1] += ",,"
         yield "empty-values", lines(form.record(table.header), *rows), table.header, table.rows
-        cut = [row[:-1] + [""] if at % 3 == 1 else row for at, row in enumerate(table.rows)]
+        cut = [[*row[:-1], ""] if at % 3 == 1 else row for at, row in enumerate(table.rows)]
         rows = [form.record(row).rstrip(",") for row in cut]
         yield "values-left-out", lines(form.record(table.header), *rows), table.header, cut
 

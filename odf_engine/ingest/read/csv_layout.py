@@ -14,6 +14,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from odf_engine.base.progress import count_of
+from odf_engine.filters.csv_filter import join_header
 
 _SEPARATORS: Final = {
     "\t": 1.05, ";": 1.0, "|": 1.0, ",": 1.0, ", ": 1.0, "\t\t": 1.05, "^": 0.95, "~": 0.95, ":": 0.8,
@@ -54,7 +55,8 @@ _NUMBER: Final = re.compile(
 _CLOCK: Final = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?( ?(Z|UTC|[+-]\d\d:?\d\d))?"
 _DATE: Final = re.compile(
     rf"(\d{{4}}[-/.]\d{{1,2}}([-/.]\d{{1,2}})?|\d{{1,2}}[-/. ]\d{{1,2}}[-/. ]\d{{2,4}}"
-    rf"|\d{{1,2}}[-/. ][A-Za-z]{{3,9}}[-/. ,]+\d{{2,4}}|[A-Za-z]{{3,9}}\.? \d{{1,2}},? \d{{4}})((T|,? ){_CLOCK})?"
+    rf"|\d{{1,2}}[-/. ][A-Za-z]{{3,9}}[-/. ,]+\d{{2,4}}|[A-Za-z]{{3,9}}\.? \d{{1,2}},? \d{{4}})"
+    rf"((T|,? ){_CLOCK})?"
     rf"|{_CLOCK}|[A-Za-z]{{3,9}}[- ]\d\d(\d\d)?",
     re.ASCII,
 )
@@ -313,6 +315,7 @@ class _LayoutSearch:
         self._text, self._dialect, self._complete = text, dialect, complete
         self._width = _table_width([record for record in records if record.filled] or records)
         self._comment = self._find_comment(records)
+        self._all = records
         self._records = [record for record in records if not self._is_comment(record)]
         self._rows = [at for at, record in enumerate(self._records) if record.filled]
         self._kinds = _column_kinds(self._records, self._width)
@@ -337,7 +340,9 @@ class _LayoutSearch:
     def _find_comment(self, records: Sequence[Record]) -> str:
         """Return the prefix of lines that are comments, or ""."""
         for prefix in _COMMENTS:
-            marked = [record for record in records if record.cells and record.cells[0].startswith(prefix)]
+            marked = [
+                record for record in records if record.cells and record.cells[0].lstrip().startswith(prefix)
+            ]
             if marked and all(self._is_aside(record) for record in marked):
                 return prefix
         return ""
@@ -346,7 +351,7 @@ class _LayoutSearch:
         return self._width > 1 and (len(record.cells) != self._width or record.is_titled)
 
     def _is_comment(self, record: Record) -> bool:
-        return bool(self._comment and record.cells and record.cells[0].startswith(self._comment))
+        return bool(self._comment and record.cells and record.cells[0].lstrip().startswith(self._comment))
 
     def _fit(self, record: Record) -> float | None:
         """Return the share of values that are of the kinds of their columns, or None without such columns.
@@ -438,11 +443,9 @@ class _LayoutSearch:
         )
 
     def _header_texts(self, records: Sequence[Record]) -> list[str]:
-        """Return the texts of each column, joined with spaces."""
-        rows = [
-            record.cells + [""] * (self._width - len(record.cells)) for record in records if record.filled
-        ]
-        return [" ".join(filter(None, (row[at].strip() for row in rows))) for at in range(self._width)]
+        """Return the texts of each column."""
+        rows = [record.cells for record in records if record.filled]
+        return (join_header(rows) if rows else []) + [""] * (self._width - max(map(len, rows), default=0))
 
     def _table_end(self, first: int) -> tuple[int, bool]:
         """Return the index after the last record of the table, and whether a row of totals follows it."""
@@ -494,36 +497,56 @@ class _LayoutSearch:
         table = [record for record in records[first:last] if record.cells]
         ragged = [record for record in table if len(record.cells) != width and record.filled]
         pads = bool(ragged) and all(map(self._pads, ragged))
+        has_header = top < first
+        drops = has_header and bool(header[-1]) and width > 1
+        drops = drops and any(record.cells and not record.filled for record in records[first:])
         evidence = self._format_evidence()
         options: list[str] = []
         if self._comment:
             options += ["--comment", self._comment]
             evidence.append(f"lines that start with {self._comment} are comments")
-        for more, reasons in (self._top_options(top, first), self._end_options(first, last, has_total)):
+        for more, reasons in (
+            self._top_options(top, first), self._end_options(top, first, last, drops, has_total)
+        ):  # fmt: skip
             options += more
             evidence += reasons
-        if pads:
-            options += ["--ragged", "pad"]
-            evidence.append(f"{count_of(len(ragged), 'row')} with more or fewer empty values at the end")
-        has_header = any(record.filled for record in records[top:first])
-        if evidence and not has_header:
-            options += ["--header-rows", "0"]
-        if width > 1 and "--drop-empty" not in options and not all(record.filled for record in table):
+        if drops:
             options.append("--drop-empty")
             evidence.append("rows without values")
-        if ragged and evidence and not pads:
-            options += ["--ragged", "skip"]
         if pads:
-            table = [record._replace(cells=(record.cells + [""] * width)[:width]) for record in table]
+            evidence.append(f"{count_of(len(ragged), 'row')} with more or fewer empty values at the end")
+        if ragged and evidence:
+            options += ["--ragged", "pad" if pads else "skip"]
+        if evidence and not has_header:
+            options += ["--header-rows", "0"]
+        rows, bad_rows = self._table_rows(table, pads=pads, drops=drops)
         return Layout(
             dialect=self._dialect,
             header=header,
             has_header=has_header,
-            rows=[row for row in table if len(row.cells) == width and (row.filled or not evidence)],
-            bad_rows=[] if pads else ragged,
+            rows=rows,
+            bad_rows=bad_rows,
             filter=("csv", *self._dialect_options(), *options) if evidence else (),
             evidence=tuple(evidence),
         )
+
+    def _table_rows(
+        self, table: Sequence[Record], *, pads: bool, drops: bool
+    ) -> tuple[list[Record], list[Record]]:
+        """Return the rows, and the records with another number of values, as the filter does."""
+        rows: list[Record] = []
+        bad: list[Record] = []
+        for record in table:
+            surplus = any(cell.strip() for cell in record.cells[self._width :])
+            if drops and not record.filled:
+                continue
+            if len(record.cells) == self._width:
+                rows.append(record)
+            elif pads or (drops and len(record.cells) > self._width and not surplus):
+                rows.append(record._replace(cells=(record.cells + [""] * self._width)[: self._width]))
+            elif record.filled:
+                bad.append(record)
+        return rows, bad
 
     def _dialect_options(self) -> Iterator[str]:
         for name, value, default in zip(
@@ -550,33 +573,36 @@ class _LayoutSearch:
         """Return options for the records above the table, and for its header."""
         options: list[str] = []
         evidence: list[str] = []
-        titles = self._records[:top]
-        if count := self._count(titles):
-            options += ["--skip", str(count)]
-            lines = count_of(sum(1 for record in titles if record.filled), "title line")
-            evidence.append(f"{lines} above the {'header' if first > top else 'table'}")
+        if lines := sum(1 for record in self._records[:top] if record.filled):
+            line = self._records[top].line
+            options += ["--skip", str(sum(1 for record in self._all if record.line < line))]
+            what = "header" if first > top else "table"
+            evidence.append(f"{count_of(lines, 'title line')} above the {what}")
         header = [record for record in self._records[top:first] if record.filled]
         if len(header) > 1:
             options += ["--header-rows", str(len(header))]
             evidence.append(f"the header is in lines {header[0].line} to {header[-1].line}")
         return options, evidence
 
-    def _end_options(self, first: int, last: int, has_total: bool) -> tuple[list[str], list[str]]:
+    def _end_options(
+        self, top: int, first: int, last: int, drops: bool, has_total: bool
+    ) -> tuple[list[str], list[str]]:
         """Return options for the records below the table."""
-        tail, table = self._records[last:], self._records[first:last]
+        tail = self._records[last:]
         lines = sum(1 for record in tail if record.filled)
-        if not lines:
-            return (["--drop-empty"], ["empty rows below the table"]) if self._count(tail) else ([], [])
+        count = lines if drops else sum(1 for record in tail if record.cells)
+        if not count:
+            return [], []
         evidence = ["a row of totals below the table"] if has_total else []
         if lines > has_total:
             evidence.append(f"{count_of(lines - has_total, 'line')} of notes below the table")
-        if not tail[0].filled and all(record.filled for record in table):
+        if not lines:
+            evidence.append("empty rows below the table")
+        names = [at for at in range(top, first) if self._records[at].filled]
+        table = self._records[names[-1] + 1 if names else first : last]
+        if lines and not tail[0].filled and all(record.filled for record in table):
             return ["--stop-at-blank"], evidence
-        return ["--drop-last", str(self._count(tail))], evidence
-
-    def _count(self, records: Sequence[Record]) -> int:
-        """Return the number of records as the filter counts them: without blank lines."""
-        return sum(1 for record in records if record.cells)
+        return ["--drop-last", str(count)], evidence
 
 
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

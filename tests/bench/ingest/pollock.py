@@ -29,8 +29,13 @@ from tests.ingest.polluted_files import KINDS, polluted_files
 METRICS = {
     "simple": Metric("Polluted CSV files: mean score", "", ">= 9.97 of 10", "of 10"),
 }
-MEASURES = ("success",) + tuple(
-    f"{part} {measure}" for part in ("header", "record", "cell") for measure in ("precision", "recall", "F1")
+MEASURES = (
+    "success",
+    *(
+        f"{part} {measure}"
+        for part in ("header", "record", "cell")
+        for measure in ("precision", "recall", "F1")
+    ),
 )
 
 
