@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import takewhile
 from statistics import median
 from typing import Final, NamedTuple
 
 from odf_engine.base.progress import count_of
-from odf_engine.filters.csv_filter import join_header
+from odf_engine.filters.csv_filter import join_header, unique_names
 
 _SEPARATORS: Final = {
     "\t": 1.05, ";": 1.0, "|": 1.0, ",": 1.0, ", ": 1.0, "\t\t": 1.05, "^": 0.95, "~": 0.95, ":": 0.8,
@@ -53,12 +54,15 @@ _NUMBER: Final = re.compile(
     r"([eE][+-]?\d+)?\s*[%€*]?\)?",
 )
 _CLOCK: Final = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?( ?(Z|UTC|[+-]\d\d:?\d\d))?"
+_MONTH: Final = (
+    r"(?i:jan|feb|fév|mar|mär|apr|abr|avr|may|mai|jun|juin|jul|juil|aug|ago|août|sep|oct|okt|nov|dec|dez|dic|"
+    r"déc|ene)[a-zäéû]*\.?"
+)
 _DATE: Final = re.compile(
     rf"(\d{{4}}[-/.]\d{{1,2}}([-/.]\d{{1,2}})?|\d{{1,2}}[-/. ]\d{{1,2}}[-/. ]\d{{2,4}}"
-    rf"|\d{{1,2}}[-/. ][A-Za-z]{{3,9}}[-/. ,]+\d{{2,4}}|[A-Za-z]{{3,9}}\.? \d{{1,2}},? \d{{4}})"
+    rf"|\d{{1,2}}[-/. ]{_MONTH}[-/. ,]+\d{{2,4}}|{_MONTH} \d{{1,2}},? \d{{4}})"
     rf"((T|,? ){_CLOCK})?"
-    rf"|{_CLOCK}|[A-Za-z]{{3,9}}[- ]\d\d(\d\d)?",
-    re.ASCII,
+    rf"|{_CLOCK}|{_MONTH}[- ]\d\d(\d\d)?"
 )
 _CODE: Final = re.compile(r"[a-z]+://\S+|\S+@\S+\.\w+|[A-Za-z]{0,4}[-_]?\d[\w/.:-]{2,}", re.ASCII)
 _YEAR: Final = re.compile(r"(1[89]|20)\d\d", re.ASCII)
@@ -85,11 +89,6 @@ class Record(NamedTuple):
     def filled(self) -> int:
         """The number of values that are not empty."""
         return sum(1 for cell in self.cells if cell and not cell.isspace())
-
-    @property
-    def is_titled(self) -> bool:
-        """Whether only the first value is not empty."""
-        return bool(self.cells) and bool(self.cells[0].strip()) and self.filled == 1
 
 
 class Dialect(NamedTuple):
@@ -224,6 +223,7 @@ def _score(text: str, dialect: Dialect) -> float:
     if dialect.separator in " :" and not _is_split_by_space(records, rows, dialect):
         return 0
     plausible = sum(values) / max(len(values), 1)
+    share = share if share >= 0.5 else share / 3
     return _SEPARATORS.get(dialect.separator, 1) * share * (1 - 1 / width) * plausible * (1 - empty / width)
 
 
@@ -272,18 +272,18 @@ def _table_width(records: Sequence[Record]) -> int:
     return width if width == 1 or 4 * count >= widths.total() - count or count > 1 else 1
 
 
+def _typical_rows(records: Sequence[Record], width: int) -> list[Record]:
+    """Return rows that are below every header. They may be above or below others, such as notes."""
+    full = [record for record in records if len(record.cells) == width and record.filled >= min(width, 2)]
+    if len(full) > 2 * _MAX_HEADER_ROWS:
+        return full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
+    return full[-max(len(full) // 3, 1) :] if len(full) > 1 else []
+
+
 def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
     """Return the kind of the values of each column, or "" for a column of texts."""
-    full = [
-        record.cells for record in records if len(record.cells) == width and record.filled >= min(width, 2)
-    ]
-    if len(full) > 2 * _MAX_HEADER_ROWS:
-        rows = full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
-    else:  # the last rows are below every header
-        rows = full[(len(full) + 1) // 2 :] if len(full) > 4 else full[-1:]
+    rows = [record.cells for record in _typical_rows(records, width)]
     kinds: list[str] = []
-    if len(full) == 1:
-        return [""] * width
     for at in range(width):
         counts = Counter(kind for row in rows if (kind := _kind(row[at])))
         kind, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
@@ -291,6 +291,25 @@ def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
         kind = "year" if kind == "number" and 2 * years > count else kind
         kinds.append(kind if kind != "text" and 10 * count >= 7 * counts.total() else "")
     return kinds
+
+
+def _header_width(records: Sequence[Record], width: int) -> int:
+    """Return the number of columns of a header above records whose empty values at the end were cut, or 0."""
+    widest = max(len(record.cells) for record in records)
+    at = next(at for at, record in enumerate(records) if len(record.cells) == widest)
+    names = {cell.strip().casefold() for cell in records[at].cells}
+    is_header = len(names) == widest and not any(_kind(name) in ("number", "date") for name in names)
+    is_first = all(len(record.cells) < width for record in records[:at])
+    return widest if is_header and is_first and width > 1 and len(records) > at + 1 else 0
+
+
+def _are_names(numbers: Sequence[str], first: str) -> bool:
+    """Return whether numbers are names of columns: years, or after a text the numbers 1, 2, 3 …"""
+    if all(map(_YEAR.fullmatch, numbers)):
+        return True
+    start = int(numbers[0]) if numbers[0].isdecimal() else -1
+    is_row = list(numbers) == [str(start + at) for at in range(len(numbers))]
+    return is_row and len(numbers) > 4 and _kind(first) == "text"
 
 
 def find_layout(
@@ -313,16 +332,20 @@ class _LayoutSearch:
 
     def __init__(self, text: str, records: Sequence[Record], dialect: Dialect, complete: bool) -> None:
         self._text, self._dialect, self._complete = text, dialect, complete
-        self._width = _table_width([record for record in records if record.filled] or records)
-        self._comment = self._find_comment(records)
         self._all = records
+        filled = [record for record in records if record.filled] or list(records)
+        self._width = _table_width(filled)
+        self._is_cut = (width := _header_width(filled, self._width)) > self._width
+        self._width = max(width, self._width)
+        self._lead = self._empty_columns(filled)
+        self._comment = self._find_comment(records)
         self._records = [record for record in records if not self._is_comment(record)]
         self._rows = [at for at, record in enumerate(self._records) if record.filled]
         self._kinds = _column_kinds(self._records, self._width)
-        full = [
-            record.filled for record in self._records if len(record.cells) == self._width and record.filled
+        rows = _typical_rows(self._records, self._width) or [
+            record for record in self._records if record.filled
         ]
-        self._typical = median(full[: 2 * _SAMPLE_RECORDS]) if full else 1
+        self._typical = median([record.filled for record in rows] or [1])
 
     def layout(self, header: bool | None) -> Layout:
         """Return the layout; see :func:`find_layout`."""
@@ -333,9 +356,21 @@ class _LayoutSearch:
             first = top = self._header_top(first)
         elif header and top == first:
             first = self._next_row(top)
+        if top == len(records):  # no record has the shape of a header or row
+            first = top = next(iter(self._rows), 0)
         last, has_total = self._table_end(first) if self._complete else (len(records), False)
         names = self._header_texts(records[top:first])
         return self._result(top, first, last, names, has_total)
+
+    def _empty_columns(self, records: Sequence[Record]) -> int:
+        """Return the number of columns without values at the beginning."""
+        rows = [record.cells for record in records[:_SAMPLE_RECORDS] if len(record.cells) == self._width]
+        empty = takewhile(lambda column: not any(cell.strip() for cell in column), zip(*rows, strict=True))
+        return min(sum(1 for _ in empty), self._width - 1)
+
+    def _is_title(self, record: Record) -> bool:
+        """Return whether only the first value is not empty."""
+        return record.filled == 1 and any(cell.strip() for cell in record.cells[: self._lead + 1])
 
     def _find_comment(self, records: Sequence[Record]) -> str:
         """Return the prefix of lines that are comments, or ""."""
@@ -348,25 +383,22 @@ class _LayoutSearch:
         return ""
 
     def _is_aside(self, record: Record) -> bool:
-        return self._width > 1 and (len(record.cells) != self._width or record.is_titled)
+        return self._width > 1 and (len(record.cells) != self._width or self._is_title(record))
 
     def _is_comment(self, record: Record) -> bool:
         return bool(self._comment and record.cells and record.cells[0].lstrip().startswith(self._comment))
 
     def _fit(self, record: Record) -> float | None:
-        """Return the share of values that are of the kinds of their columns, or None without such columns.
-
-        Years above other numbers are names of columns.
-        """
-        cells = [(cell, kind) for cell, kind in zip(record.cells, self._kinds, strict=False)
+        """Return the share of values that are of the kinds of their columns, or None without such columns."""
+        cells = [(cell.strip(), kind) for cell, kind in zip(record.cells, self._kinds, strict=False)
                  if kind and _kind(cell)]  # fmt: skip
         numbers = [cell for cell, kind in cells if kind == "number" and _kind(cell) == "number"]
-        years = sum(1 for cell in numbers if _YEAR.fullmatch(cell.strip()))
-        if years == len(numbers):
-            cells = [(cell, kind) for cell, kind in cells if years > 1 or cell not in numbers]
-            numbers = []
+        if len(numbers) == 1 and _YEAR.fullmatch(numbers[0]):  # a value, or the name of a column
+            cells = [(cell, kind) for cell, kind in cells if cell != numbers[0]]
         matches = sum(1 for cell, kind in cells if _kind(cell) == ("number" if kind == "year" else kind))
-        return (matches - years * (not numbers)) / len(cells) if cells else None
+        if len(numbers) > 1 and _are_names(numbers, record.cells[self._lead]):
+            matches -= len(numbers)
+        return matches / len(cells) if cells else None
 
     def _first_data(self) -> int:
         """Return the index of the first record of data."""
@@ -380,13 +412,15 @@ class _LayoutSearch:
     def _first_below_header(self, at: int) -> int:
         """Return the index of the first record between the header and a row.
 
-        Such records have no values of the kinds of the columns, or another number of values.
+        Such records have few values, none of the kinds of the columns, or another number of values.
         """
         first = at
         for above in reversed([row for row in self._rows if row < at]):
             record = self._records[above]
-            if self._fit(record) is not None and len(record.cells) == self._width:
-                return first if self._is_full(record) else at
+            fit = self._fit(record)
+            if fit is not None and fit < 0.5 and len(record.cells) == self._width:
+                is_joined = all(self._records[between].filled for between in range(above, at))
+                return first if self._is_full(record) or is_joined else at
             first = above
         return at
 
@@ -410,47 +444,63 @@ class _LayoutSearch:
     def _header_top(self, first: int) -> int:
         """Return the index of the first record of the header above the data."""
         top, below = first, None
-        for at in reversed([row for row in self._rows if row < first]):
+        above = [row for row in reversed(self._rows) if row < first]
+        for number, at in enumerate(above):
             record = self._records[at]
-            is_beside = below is None or top == at + 1
-            if not is_beside or not self._is_header_row(record, below):
+            is_apart = below is not None and top != at + 1
+            upper = above[number + 1] if above[number + 1 : number + 2] == [at - 1] else None
+            if is_apart or not self._is_header_row(
+                record, below, None if upper is None else self._records[upper]
+            ):
                 break
             top = at
             below = record if below is None or record.filled > below.filled else below
-            if sum(1 for row in self._rows if top <= row < first) == _MAX_HEADER_ROWS or self._width == 1:
+            if number + 1 == _MAX_HEADER_ROWS or self._width == 1:
                 break
         names = self._header_texts(self._records[top:first])
         return first if len({name.casefold() for name in names if name}) * 2 < self._width else top
 
-    def _is_header_row(self, record: Record, below: Record | None) -> bool:
-        """Return whether a record is a part of the header, above another part or above the data."""
-        cells = [cell.strip() for cell in record.cells[: self._width]]
-        if any(cell.strip() for cell in record.cells[self._width :]):
-            return False
+    def _is_header_row(self, record: Record, below: Record | None, above: Record | None) -> bool:
+        """Return whether a record is a part of the header.
+
+        Args:
+            record: the record.
+            below: the part of the header below it that has the largest number of texts, or None.
+            above: the record directly above it, or None.
+        """
+        cells = [cell.strip() for cell in record.cells]
         if self._width == 1:
             return True
-        if record.is_titled:
+        if self._is_title(record):
             return False
-        is_start = all(cells[: record.filled]) and record.filled < self._width
+        used = cells[self._lead :]
+        is_start = all(used[: record.filled]) and record.filled < self._width - self._lead
         if below is None:
-            return not is_start or record.filled >= 0.5 * self._typical or record.filled >= 3
+            is_wide = record.filled >= min(0.5 * self._typical, 3)
+            return not is_start or is_wide or (above is not None and self._completes(above, record))
         if self._width == 2:
             return not cells[0] or record.cells == below.cells
-        return (
-            self._is_full(record) and not (is_start and below.filled > record.filled)
-            if cells[0] and is_start
-            else True
-        )
+        return not is_start or (self._is_full(record) and below.filled <= record.filled)
+
+    def _completes(self, above: Record, record: Record) -> bool:
+        """Return whether a record has texts only where the record below it has none."""
+        pairs = zip(above.cells, record.cells, strict=False)
+        return self._is_full(above) and not any(upper.strip() and lower.strip() for upper, lower in pairs)
 
     def _header_texts(self, records: Sequence[Record]) -> list[str]:
-        """Return the texts of each column."""
+        """Return the texts of each column. The first column of numbered rows may have no name."""
         rows = [record.cells for record in records if record.filled]
-        return (join_header(rows) if rows else []) + [""] * (self._width - max(map(len, rows), default=0))
+        names = (join_header(rows) if rows else [])[: self._width]
+        if rows and len(names) == self._width - 1:
+            full = [record for record in self._records if len(record.cells) == self._width]
+            if all(row.cells[0] == str(at + 1) for at, row in enumerate(full[:_SAMPLE_RECORDS])):
+                names = ["", *names]
+        return names + [""] * (self._width - len(names))
 
     def _table_end(self, first: int) -> tuple[int, bool]:
         """Return the index after the last record of the table, and whether a row of totals follows it."""
         rows = [at for at in self._rows if at >= first]
-        singles = sum(1 for at in rows if self._records[at].is_titled)
+        singles = sum(1 for at in rows if self._is_title(self._records[at]))
         tail = 0
         while tail < len(rows) and self._is_note(self._records[rows[-1 - tail]]):
             tail += 1
@@ -474,7 +524,7 @@ class _LayoutSearch:
         fit = self._fit(record)
         if self._width < 2 or (fit is not None and fit >= 0.5 and len(record.cells) == self._width):
             return False
-        if record.is_titled:
+        if self._is_title(record):
             if len(record.cells) == 1 or self._width > 2:
                 return self._typical >= 2 and (self._typical > 2 or len(record.cells) == 1)
             return bool(_NOTE.match(first)) or len(first) > 40
@@ -490,7 +540,7 @@ class _LayoutSearch:
         if len(record.cells) > self._width:
             return not any(cell.strip() for cell in record.cells[self._width :])
         fit = self._fit(record)
-        return fit == 1 and (len(record.cells) > 1 or self._width == 2)
+        return fit == 1 or (self._is_cut and (fit is None or fit >= 0.5))
 
     def _result(self, top: int, first: int, last: int, header: list[str], has_total: bool) -> Layout:
         records, width = self._records, self._width
@@ -579,6 +629,11 @@ class _LayoutSearch:
             what = "header" if first > top else "table"
             evidence.append(f"{count_of(lines, 'title line')} above the {what}")
         header = [record for record in self._records[top:first] if record.filled]
+        names = self._header_texts(header)
+        width = max((len(record.cells) for record in header), default=self._width)
+        if width != self._width:
+            options += ["--names", ",".join(name.replace(",", " ") for name in unique_names(names))]
+            evidence.append(f"{count_of(width, 'name')} for {count_of(self._width, 'column')}")
         if len(header) > 1:
             options += ["--header-rows", str(len(header))]
             evidence.append(f"the header is in lines {header[0].line} to {header[-1].line}")
