@@ -395,10 +395,13 @@ class _LayoutSearch:
         numbers = [cell for cell, kind in cells if kind == "number" and _kind(cell) == "number"]
         if len(numbers) == 1 and _YEAR.fullmatch(numbers[0]):  # a value, or the name of a column
             cells = [(cell, kind) for cell, kind in cells if cell != numbers[0]]
-        matches = sum(1 for cell, kind in cells if _kind(cell) == ("number" if kind == "year" else kind))
+        weights = {kind: 0.5 if kind == "code" else 1 for _, kind in cells}
+        matches = sum(
+            weights[kind] for cell, kind in cells if _kind(cell) == ("number" if kind == "year" else kind)
+        )
         if len(numbers) > 1 and _are_names(numbers, record.cells[self._lead]):
             matches -= len(numbers)
-        return matches / len(cells) if cells else None
+        return matches / sum(weights[kind] for _, kind in cells) if cells else None
 
     def _first_data(self) -> int:
         """Return the index of the first record of data."""
