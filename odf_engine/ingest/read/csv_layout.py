@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice, takewhile
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -79,7 +79,7 @@ _RECORD_ENDS: Final = re.compile(r"\r\n|\n|\r")
 _SEPARATOR_LINE: Final = re.compile(r"sep=([^\r\n]{1,2})(?:\r\n|\n|\r)", re.IGNORECASE)
 
 
-class Record(NamedTuple):
+class CsvRecord(NamedTuple):
     """A record: its first line in the file, from 1, and its values, none for a blank line."""
 
     line: int
@@ -91,7 +91,7 @@ class Record(NamedTuple):
         return sum(1 for cell in self.cells if cell and not cell.isspace())
 
 
-class Dialect(NamedTuple):
+class CsvDialect(NamedTuple):
     """How records are written.
 
     Attributes:
@@ -105,7 +105,7 @@ class Dialect(NamedTuple):
     escape: str = ""
 
 
-class Layout(NamedTuple):
+class CsvLayout(NamedTuple):
     """The parts of a file.
 
     Attributes:
@@ -118,16 +118,16 @@ class Layout(NamedTuple):
         evidence: the reasons for the filter.
     """
 
-    dialect: Dialect
+    dialect: CsvDialect
     header: Sequence[str]
     has_header: bool
-    rows: Sequence[Record]
-    bad_rows: Sequence[Record]
+    rows: Sequence[CsvRecord]
+    bad_rows: Sequence[CsvRecord]
     filter: tuple[str, ...]
     evidence: tuple[str, ...]
 
 
-def parse_records(text: str, dialect: Dialect, limit: int) -> Iterator[Record]:
+def parse_records(text: str, dialect: CsvDialect, limit: int) -> Iterator[CsvRecord]:
     """Yield the records of a text. A blank line is a record without values."""
     csv.field_size_limit(1 << 26)
     separator, quote, escape = dialect
@@ -145,14 +145,14 @@ def parse_records(text: str, dialect: Dialect, limit: int) -> Iterator[Record]:
         for cells in reader:
             if is_multiple:
                 cells = [cell.replace(_MULTIPLE, separator) for cell in cells]
-            yield Record(line, cells)
+            yield CsvRecord(line, cells)
             limit -= 1
             line = reader.line_num + 1
             if not limit:
                 return
 
 
-def find_dialect(text: str, separator: str | None = None, quote: str | None = None) -> Dialect:
+def find_dialect(text: str, separator: str | None = None, quote: str | None = None) -> CsvDialect:
     """Return the dialect with the best score.
 
     The score is the share of records with the same number of values, times the share of values that look
@@ -172,11 +172,11 @@ def find_dialect(text: str, separator: str | None = None, quote: str | None = No
         separators = [mark for mark in _SEPARATORS if 2 * sample.count(mark) >= lines or mark == ","]
     else:
         separators = [separator]
-    best, best_score = Dialect(separators[-1] if separator else ",", quotes[0]), _MIN_SCORE
+    best, best_score = CsvDialect(separators[-1] if separator else ",", quotes[0]), _MIN_SCORE
     for mark in separators:
         for quoted in quotes if any(map(sample.count, quotes[:1])) else quotes[:1]:
             escapes = ("", "\\") if quoted and f"\\{quoted}" in sample else ("",)
-            for dialect in (Dialect(mark, quoted, escape) for escape in escapes):
+            for dialect in (CsvDialect(mark, quoted, escape) for escape in escapes):
                 score = _score(sample, dialect)
                 if score > best_score + 1e-6:
                     best, best_score = dialect, score
@@ -203,7 +203,7 @@ def _find_quote(text: str) -> str:
     return "'" if counts["'"] > 2 * counts['"'] else '"'
 
 
-def _score(text: str, dialect: Dialect) -> float:
+def _score(text: str, dialect: CsvDialect) -> float:
     records = [record for record in parse_records(text, dialect, _SAMPLE_RECORDS) if record.filled]
     if not records:
         return 0
@@ -227,7 +227,9 @@ def _score(text: str, dialect: Dialect) -> float:
     return _SEPARATORS.get(dialect.separator, 1) * share * (1 - 1 / width) * plausible * (1 - empty / width)
 
 
-def _is_split_by_space(records: Sequence[Record], rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
+def _is_split_by_space(
+    records: Sequence[CsvRecord], rows: Sequence[Sequence[str]], dialect: CsvDialect
+) -> bool:
     """Return whether a space or colon is a separator, and not part of texts or times."""
     joined = [dialect.separator.join(row) for row in rows]
     if 2 * sum(1 for text in joined if _kind(text) in ("number", "date")) > len(joined):
@@ -264,7 +266,7 @@ def _kind(text: str) -> str:
     return "code" if _CODE.fullmatch(text) else "text"
 
 
-def _table_width(records: Sequence[Record]) -> int:
+def _table_width(records: Sequence[CsvRecord]) -> int:
     """Return the number of values of the largest number of records, of the wider ones if it is a tie."""
     widths = Counter(len(record.cells) for record in records)
     wide = {width: count for width, count in widths.items() if width > 1} or widths
@@ -272,7 +274,7 @@ def _table_width(records: Sequence[Record]) -> int:
     return width if width == 1 or 4 * count >= widths.total() - count or count > 1 else 1
 
 
-def _typical_rows(records: Sequence[Record], width: int) -> list[Record]:
+def _typical_rows(records: Sequence[CsvRecord], width: int) -> list[CsvRecord]:
     """Return rows that are below every header. They may be above or below others, such as notes."""
     full = [record for record in records if len(record.cells) == width and record.filled >= min(width, 2)]
     if len(full) > 2 * _MAX_HEADER_ROWS:
@@ -280,7 +282,7 @@ def _typical_rows(records: Sequence[Record], width: int) -> list[Record]:
     return full[-max(len(full) // 3, 1) :] if len(full) > 1 else []
 
 
-def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
+def _column_kinds(records: Sequence[CsvRecord], width: int) -> list[str]:
     """Return the kind of the values of each column, or "" for a column of texts."""
     rows = [record.cells for record in _typical_rows(records, width)]
     kinds: list[str] = []
@@ -293,7 +295,7 @@ def _column_kinds(records: Sequence[Record], width: int) -> list[str]:
     return kinds
 
 
-def _header_width(records: Sequence[Record], width: int) -> int:
+def _header_width(records: Sequence[CsvRecord], width: int) -> int:
     """Return the number of columns of a header above records whose empty values at the end were cut, or 0."""
     widest = max(len(record.cells) for record in records)
     at = next(at for at, record in enumerate(records) if len(record.cells) == widest)
@@ -313,8 +315,13 @@ def _are_names(numbers: Sequence[str], first: str) -> bool:
 
 
 def find_layout(
-    text: str, records: Sequence[Record], dialect: Dialect, *, complete: bool, header: bool | None = None
-) -> Layout:
+    text: str,
+    records: Sequence[CsvRecord],
+    dialect: CsvDialect,
+    *,
+    complete: bool,
+    header: bool | None = None,
+) -> CsvLayout:
     """Find the table in the records of a file.
 
     Args:
@@ -330,7 +337,7 @@ def find_layout(
 class _LayoutSearch:
     """Finds the parts of a file from the shapes of its records."""
 
-    def __init__(self, text: str, records: Sequence[Record], dialect: Dialect, complete: bool) -> None:
+    def __init__(self, text: str, records: Sequence[CsvRecord], dialect: CsvDialect, complete: bool) -> None:
         self._text, self._dialect, self._complete = text, dialect, complete
         self._all = records
         filled = [record for record in records if record.filled] or list(records)
@@ -347,7 +354,7 @@ class _LayoutSearch:
         ]
         self._typical = median([record.filled for record in rows] or [1])
 
-    def layout(self, header: bool | None) -> Layout:
+    def layout(self, header: bool | None) -> CsvLayout:
         """Return the layout; see :func:`find_layout`."""
         records = self._records
         first = self._first_data()
@@ -362,17 +369,17 @@ class _LayoutSearch:
         names = self._header_texts(records[top:first])
         return self._result(top, first, last, names, has_total)
 
-    def _empty_columns(self, records: Sequence[Record]) -> int:
+    def _empty_columns(self, records: Sequence[CsvRecord]) -> int:
         """Return the number of columns without values at the beginning."""
         rows = [record.cells for record in records[:_SAMPLE_RECORDS] if len(record.cells) == self._width]
         empty = takewhile(lambda column: not any(cell.strip() for cell in column), zip(*rows, strict=True))
         return min(sum(1 for _ in empty), self._width - 1)
 
-    def _is_title(self, record: Record) -> bool:
+    def _is_title(self, record: CsvRecord) -> bool:
         """Return whether only the first value is not empty."""
         return record.filled == 1 and any(cell.strip() for cell in record.cells[: self._lead + 1])
 
-    def _find_comment(self, records: Sequence[Record]) -> str:
+    def _find_comment(self, records: Sequence[CsvRecord]) -> str:
         """Return the prefix of lines that are comments, or ""."""
         for prefix in _COMMENTS:
             marked = [
@@ -382,13 +389,13 @@ class _LayoutSearch:
                 return prefix
         return ""
 
-    def _is_aside(self, record: Record) -> bool:
+    def _is_aside(self, record: CsvRecord) -> bool:
         return self._width > 1 and (len(record.cells) != self._width or self._is_title(record))
 
-    def _is_comment(self, record: Record) -> bool:
+    def _is_comment(self, record: CsvRecord) -> bool:
         return bool(self._comment and record.cells and record.cells[0].lstrip().startswith(self._comment))
 
-    def _fit(self, record: Record) -> float | None:
+    def _fit(self, record: CsvRecord) -> float | None:
         """Return the share of values that are of the kinds of their columns, or None without such columns."""
         cells = [(cell.strip(), kind) for cell, kind in zip(record.cells, self._kinds, strict=False)
                  if kind and _kind(cell)]  # fmt: skip
@@ -439,7 +446,7 @@ class _LayoutSearch:
     def _next_row(self, at: int) -> int:
         return next((row for row in self._rows if row > at), len(self._records))
 
-    def _is_full(self, record: Record) -> bool:
+    def _is_full(self, record: CsvRecord) -> bool:
         return record.filled >= max(self._typical / 2, min(2, self._width)) and (
             len(record.cells) <= self._width or not any(record.cells[self._width :])
         )
@@ -463,7 +470,7 @@ class _LayoutSearch:
         names = self._header_texts(self._records[top:first])
         return first if len({name.casefold() for name in names if name}) * 2 < self._width else top
 
-    def _is_header_row(self, record: Record, below: Record | None, above: Record | None) -> bool:
+    def _is_header_row(self, record: CsvRecord, below: CsvRecord | None, above: CsvRecord | None) -> bool:
         """Return whether a record is a part of the header.
 
         Args:
@@ -485,12 +492,12 @@ class _LayoutSearch:
             return not cells[0] or record.cells == below.cells
         return not is_start or (self._is_full(record) and below.filled <= record.filled)
 
-    def _completes(self, above: Record, record: Record) -> bool:
+    def _completes(self, above: CsvRecord, record: CsvRecord) -> bool:
         """Return whether a record has texts only where the record below it has none."""
         pairs = zip(above.cells, record.cells, strict=False)
         return self._is_full(above) and not any(upper.strip() and lower.strip() for upper, lower in pairs)
 
-    def _header_texts(self, records: Sequence[Record]) -> list[str]:
+    def _header_texts(self, records: Sequence[CsvRecord]) -> list[str]:
         """Return the texts of each column. The first column of numbered rows may have no name."""
         rows = [record.cells for record in records if record.filled]
         names = (join_header(rows) if rows else [])[: self._width]
@@ -521,7 +528,7 @@ class _LayoutSearch:
             tail += 1
         return tail
 
-    def _is_note(self, record: Record) -> bool:
+    def _is_note(self, record: CsvRecord) -> bool:
         """Return whether a record below the table is a note."""
         first = record.cells[0].strip()
         fit = self._fit(record)
@@ -534,18 +541,18 @@ class _LayoutSearch:
         is_prose = len(" ".join(record.cells).split()) >= 5 and len(record.cells) < self._width
         return bool(fit is None or fit < 0.5) and (bool(_NOTE.match(first)) or is_prose)
 
-    def _is_total(self, record: Record) -> bool:
+    def _is_total(self, record: CsvRecord) -> bool:
         cells = [cell.strip() for cell in record.cells if cell.strip()]
         return len(cells) > 1 and bool(_TOTAL.fullmatch(cells[0]))
 
-    def _pads(self, record: Record) -> bool:
+    def _pads(self, record: CsvRecord) -> bool:
         """Return whether a record has the wrong number of values only because of empty values at its end."""
         if len(record.cells) > self._width:
             return not any(cell.strip() for cell in record.cells[self._width :])
         fit = self._fit(record)
         return fit == 1 or (self._is_cut and (fit is None or fit >= 0.5))
 
-    def _result(self, top: int, first: int, last: int, header: list[str], has_total: bool) -> Layout:
+    def _result(self, top: int, first: int, last: int, header: list[str], has_total: bool) -> CsvLayout:
         records, width = self._records, self._width
         table = [record for record in records[first:last] if record.cells]
         ragged = [record for record in table if len(record.cells) != width and record.filled]
@@ -573,7 +580,7 @@ class _LayoutSearch:
         if evidence and not has_header:
             options += ["--header-rows", "0"]
         rows, bad_rows = self._table_rows(table, pads=pads, drops=drops)
-        return Layout(
+        return CsvLayout(
             dialect=self._dialect,
             header=header,
             has_header=has_header,
@@ -584,11 +591,11 @@ class _LayoutSearch:
         )
 
     def _table_rows(
-        self, table: Sequence[Record], *, pads: bool, drops: bool
-    ) -> tuple[list[Record], list[Record]]:
+        self, table: Sequence[CsvRecord], *, pads: bool, drops: bool
+    ) -> tuple[list[CsvRecord], list[CsvRecord]]:
         """Return the rows, and the records with another number of values, as the filter does."""
-        rows: list[Record] = []
-        bad: list[Record] = []
+        rows: list[CsvRecord] = []
+        bad: list[CsvRecord] = []
         for record in table:
             surplus = any(cell.strip() for cell in record.cells[self._width :])
             if drops and not record.filled:
@@ -603,7 +610,7 @@ class _LayoutSearch:
 
     def _dialect_options(self) -> Iterator[str]:
         for name, value, default in zip(
-            ("--separator", "--quote", "--escape"), self._dialect, Dialect(), strict=True
+            ("--separator", "--quote", "--escape"), self._dialect, CsvDialect(), strict=True
         ):
             if value != default:
                 yield from (name, value)
@@ -616,11 +623,33 @@ class _LayoutSearch:
             evidence.append(f"{len(separator)} characters separate values: {json.dumps(separator)}")
         if escape:
             evidence.append("a backslash precedes quotes in values")
+        if quote in self._text and self._has_stray_quotes():
+            evidence.append("quotes inside quoted values")
         plain = re.sub(f"{quote}[^{quote}]*{quote}", "", self._text) if quote else self._text
         ends = set(_RECORD_ENDS.findall(plain))
         if "\r" in ends or len(ends) > 1:
             evidence.append(f"records end with {' and '.join(sorted(map(json.dumps, ends)))}")
         return evidence
+
+    def _has_stray_quotes(self) -> bool:
+        """Return whether text follows a quoted value, or its second quote is missing."""
+        separator, quote, escape = self._dialect
+        if not quote or len(separator) > 1:
+            return False
+        reader = csv.reader(
+            io.StringIO(self._text, newline=""),
+            delimiter=separator,
+            quotechar=quote,
+            escapechar=escape or None,
+            doublequote=not escape,
+            strict=True,
+        )
+        try:
+            for _ in islice(reader, len(self._all)):
+                pass
+        except csv.Error:
+            return self._complete or reader.line_num < self._text.count("\n")
+        return False
 
     def _top_options(self, top: int, first: int) -> tuple[list[str], list[str]]:
         """Return options for the records above the table, and for its header."""
