@@ -75,6 +75,8 @@ _TOTAL: Final = re.compile(
 )
 _COMMENTS: Final = ("#", "//", "%")
 _MAX_HEADER_ROWS: Final = 5
+_SENTENCE: Final = 30
+"""Number of characters above which a value is a sentence."""
 _RECORD_ENDS: Final = re.compile(r"\r\n|\n|\r")
 _SEPARATOR_LINE: Final = re.compile(r"sep=([^\r\n]{1,2})(?:\r\n|\n|\r)", re.IGNORECASE)
 
@@ -509,7 +511,7 @@ class _LayoutSearch:
 
     def _table_end(self, first: int) -> tuple[int, bool]:
         """Return the index after the last record of the table, and whether a row of totals follows it."""
-        rows = [at for at in self._rows if at >= first]
+        rows = self._without_prose([at for at in self._rows if at >= first])
         singles = sum(1 for at in rows if self._is_title(self._records[at]))
         tail = 0
         while tail < len(rows) and self._is_note(self._records[rows[-1 - tail]]):
@@ -521,6 +523,14 @@ class _LayoutSearch:
         has_total = len(rows) > 2 and totals == rows[-1:]
         rows = rows[:-1] if has_total else rows
         return (rows[-1] + 1 if rows else first), has_total
+
+    def _without_prose(self, rows: list[int]) -> list[int]:
+        """Return the rows above a blank record that only sentences follow."""
+        full = [at for at in rows if len(self._records[at].cells) == self._width and self._width > 1]
+        below = [at for at in rows if full and at > full[-1]]
+        long = sum(1 for at in below if max(map(len, self._records[at].cells)) > _SENTENCE)
+        is_apart = bool(below) and any(not record.filled for record in self._records[full[-1] : below[0]])
+        return rows[: -len(below)] if is_apart and 2 * long >= len(below) else rows
 
     def _noted_tail(self, rows: Sequence[int]) -> int:
         tail = 0
@@ -537,7 +547,7 @@ class _LayoutSearch:
         if self._is_title(record):
             if len(record.cells) == 1 or self._width > 2:
                 return self._typical >= 2 and (self._typical > 2 or len(record.cells) == 1)
-            return bool(_NOTE.match(first)) or len(first) > 40
+            return bool(_NOTE.match(first)) or len(first) > _SENTENCE
         is_prose = len(" ".join(record.cells).split()) >= 5 and len(record.cells) < self._width
         return bool(fit is None or fit < 0.5) and (bool(_NOTE.match(first)) or is_prose)
 
