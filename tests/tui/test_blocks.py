@@ -373,7 +373,7 @@ async def test_blocks_are_found_read_and_followed_by_keys(
         await drive.press("w", "j", "enter")  # visible links are stepped through line by line as well
         assert (drive.app.screen, drive.pane, drive.graph.selected) == (drive.bench, "datasets", AIR)
         await drive.press("backspace", "escape", "ctrl+o")
-        assert "no link to go back from" in drive.hint()
+        await drive.until(lambda: "no link to go back from" in drive.hint())
         # A signature, after a confirmation.
         await drive.press("S")
         await drive.until(lambda: "with the private key?" in drive.text())
