@@ -275,7 +275,7 @@ async def test_the_dialog_shows_the_filter_of_a_file(tmp_path: Path) -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         text = app.text()
-        assert "filter csv --separator '|' --skip 2 --stop-at-blank: 1 title line above the header" in text
+        assert "filter 1 title line above the header; 1 line of notes below the table" in text
         assert "2024-01-02" in text  # parsed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -379,9 +378,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
         filtered: list[list[Span]] = []
         if file.filter:
-            reasons = printable("; ".join(file.evidence))
-            filtered.append([(" filter ", "muted"), (printable(shlex.join(file.filter)), "strong"),
-                             (f": {reasons}", "muted")])  # fmt: skip
+            filtered.append([(" filter ", "muted"), (printable("; ".join(file.evidence)), "strong")])
         return [form, *filtered, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
 
     def _bad_rows_spans(self, file: InferredFile) -> list[Span]:
