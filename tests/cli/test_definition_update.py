@@ -76,6 +76,18 @@ def test_templates_are_valid_and_come_back_from_the_dataset(workspace: Workspace
         assert isinstance(run(workspace, "new", "x", *options).exception, UsageError)
 
 
+def test_manifest_of_a_published_file_is_inferred(workspace: Workspace) -> None:
+    path = workspace.folder / "cases.csv"
+    path.write_text("Report of 2024;\n\nday;cases\n2024-01-01;5\n2024-01-02;7\n\nSource: register\n")
+    printed = run(workspace, "new", "my.cases", "--from", str(path)).stdout
+    assert "url: file:cases.csv\n" in printed
+    assert 'command: [odf, filter, "csv", "--separator", ";", "--skip", "2", "--stop-at-blank"]' in printed
+    assert "- cases BIGINT\n" in printed
+    assert run(workspace, "add", "-", input=printed).stderr.startswith("added my.cases")
+    wrong = run(workspace, "new", "x", "--push", "--from", str(path))
+    assert isinstance(wrong.exception, UsageError)
+
+
 def test_commented_template_alternatives_are_valid() -> None:
     """Each alternative in the place of what it is an alternative to."""
     text = ROOT.replace("NAME", "x")

@@ -104,6 +104,54 @@ def test_separator_header_and_names_are_inferred(
     assert not found.bad_rows
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "names", "rows"),
+    [
+        # Fields beside an empty first column, and columns without a name.
+        (",Payments above 500,,,\n,Period:,13,,\n,Start:,4 March 2012,,\n,Id,Vendor,Amount,\n"
+         ',1,"A, B","1,000.50",\n,2,C,20.00,\n', "--skip 3", ["", "Id", "Vendor", "Amount", ""], 2),
+        ("Report,,,,,,,,\nPeriod:,7,,,,,,,\nEnd:,12 Oct 2013,,,,,,,\n,,,,,,,,\n"
+         "Id,Vendor,Cost,Account,No,Amount,,,\n1,A,3,Rent,5,1.5,,,\n2,B,3,Grant,6,2.5,,,\n", "--skip 4",
+         ["Id", "Vendor", "Cost", "Account", "No", "Amount", "", "", ""], 2),
+        # Another header above the header.
+        (",,\nPayments,,\n,,\nSupplier,Expense,Amount\n\nSupplier Name,Expense Code,Amount Paid\nA,Rent,1.5\n"
+         "B,Rent,2\n", "--skip 5", ["Supplier Name", "Expense Code", "Amount Paid"], 2),
+        # The names of the first columns below groups of columns.
+        (",,,Key figures,,2011,\n,,,,,,\n,,province,province,province,province,province\n,,A,B,C,D,E\n"
+         "NR.,Cluster,,,,,\n0,Income:,,,,,\n1,Taxes,208,173,163,179,190\n2,Other,7,55,52,66,37\n",
+         "--skip 2 --header-rows 3", ["NR.", "Cluster", *(f"province {each}" for each in "ABCDE")], 3),
+        # Years as names, and a separator at the end.
+        ('"Data Source","Indicators",\n\n"Updated","2020-07-01",\n\n"Country","Code","1960","1961","1962",\n'
+         '"Aruba","ABW","","","",\n"Angola","AGO","5.5","4","4",\n"Albania","ALB","1","2","3",\n',
+         "--skip 4", ["Country", "Code", "1960", "1961", "1962", ""], 3),
+        ("Region,1,2,3,4,5\nNorth,10,12,13,14,15\nSouth,20,22,23,24,25\n", "",
+         ["Region", "1", "2", "3", "4", "5"], 2),
+        ("Area,2019,2020\nEngland,,\nNorth,1,2\nWales,,\nCardiff,5,6\n", "", ["Area", "2019", "2020"], 4),
+        # Fields, footnotes and a separator at the end of the rows.
+        ('\nPhysicians: years, region\n*****\nRegion:;Germany\n""\n;"1985";"1993";"2000";\n'
+         '"A ...";" ";" ";" ";\n"B";".";"379";"575";\n"C";".";"1";"";\n"D";".";"1.613";"2.003";\n\n'
+         '*****\n"1.";"Until 1992 only west"\n',
+         "--separator ; --skip 5 --stop-at-blank", ["", "1985", "1993", "2000", ""], 4),
+        # Names for another number of columns.
+        ("a,b,c\n1,2,3,\n4,5,6,\n", "--names a,b,c,c4", ["a", "b", "c", ""], 2),
+        ('"mpg","cyl"\n"1",21,6\n"2",22,4\n', "--names c1,mpg,cyl", ["", "mpg", "cyl"], 2),
+        ("id,name,x,y,z\n1,foo,2\n2,bar,3,4\n3,baz,3\n4,q,1,2,3\n5,r,9\n", "--ragged pad",
+         ["id", "name", "x", "y", "z"], 5),
+        ("Area,Cases\nNorth,3\nSouth,4\nTotal,7\n", "--drop-last 1", ["Area", "Cases"], 2),
+        ("Anna Smith\nBob Jones\n", "", ["Anna Smith"], 1),
+        ("10:30:00\n11:45:10\n12:00:00\n", "", [""], 3),
+        ("Name Age\nAnna 30\nBob 25\n", "", ["Name", "Age"], 2),
+        ('id,name\n1,"ROAD\n2,plain\n3,said "hi"\n4,z\n', "", ["id", "name"], 4),
+    ],
+)  # fmt: skip
+def test_layout_of_published_files_is_inferred(text: str, options: str, names: list[str], rows: int) -> None:
+    found = infer(text)
+    assert found.filter == (("csv", *options.split()) if options else ())
+    assert [column.source for column in found.columns] == names
+    assert len(found.rows) == rows
+    assert bool(found.evidence) == bool(options)
+
+
 def test_bad_rows_are_named_and_the_others_are_read() -> None:
     rows = [f"{day:02d}/01/2024;S{day};{day},50" for day in range(1, 29)]
     rows[3], rows[10], rows[20] = "short", "31/02/2024;x;1,5", "01/01/2024;y;much"

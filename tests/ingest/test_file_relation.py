@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from odf_engine.base.progress import Reporter
+from odf_engine.errors import BadData
 from odf_engine.ingest.read.file_inference import parsed_text
 from odf_engine.ingest.read.file_relation import file_relation, open_data_files
 from odf_engine.sql.duckdb_text import PREPARATION
@@ -88,3 +89,20 @@ def test_a_value_of_another_type_is_an_error_and_never_null(bad: str, tmp_path: 
         return
     with pytest.raises(duckdb.InvalidInputException, match=f"column n: {bad} is not a BIGINT"):
         _read(path, tmp_path)
+
+
+def test_rows_of_a_published_file_are_read_through_its_filter(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("Report of 2024,,\n\nArea,Cases,Rate\nNorth,12,1.5\nSouth,7,0.5\n\nSource: register\n")
+    rows, inferred = _read(path, tmp_path)
+    assert inferred.filter == ("csv", "--skip", "2", "--stop-at-blank")
+    assert rows == [("North", 12, 1.5), ("South", 7, 0.5)]
+
+
+def test_a_row_that_a_filter_cannot_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{at},x{at}\n" for at in range(11_000))
+    path.write_text(f"Report of 2024,\n\nn,id\n{rows}1,2,3\n")
+    with pytest.raises(BadData) as caught:
+        _read(path, tmp_path)
+    assert (caught.value.where, caught.value.message) == ("a.csv, line 11004", "3 values for 2 columns")

@@ -90,3 +90,34 @@ def test_a_messy_file_is_pulled_with_its_inferred_manifest(pulled: Pulled) -> No
     ]  # fmt: skip
     pulled.write("messy.csv", (MESSY + "03/02/2024;03.02.2024 00:00;d;1;1;-;1700000180\n").encode("latin-1"))
     assert pulled.pull().records == 1  # the key of the inferred ledger
+
+
+PUBLISHED = """\
+Statistics of the regions;;;
+Published: 1 March 2024;;;
+
+;;Cases;;Deaths;
+Region;Date;new;total;new;total
+;;(n);(n);(n);(n)
+Göttingen;31/01/2024;5;1.005;1;11
+Lüneburg;01/02/2024;7;1.012;0;11
+
+Source: the register of the regions
+"""
+
+
+def test_a_published_file_is_pulled_with_its_inferred_manifest(pulled: Pulled) -> None:
+    pulled.write("published.csv", PUBLISHED.encode("latin-1"))
+    reporter = Reporter()
+    sample = load_sample("published.csv", pulled.workspace.folder, reporter)
+    text = manifest_text("published.csv", "published", infer_file(sample, FileChoices(), reporter))
+    options = '"--encoding", "ISO-8859-1", "--separator", ";", "--skip", "3", "--header-rows", "3"'
+    assert f'- kind: Pipe\n          command: [odf, filter, "csv", {options}, "--stop-at-blank"]\n' in text
+    assert "header: true\n        schema:" in text
+    assert "# The header is in lines 4 to 6." in text
+    (pulled.entry,) = pulled.workspace.add(read_manifests(text, "published.yaml"))
+    assert pulled.pull().records == 2
+    assert pulled.rows("Region", "Date", "Cases new (n)", "Cases total (n)", "Deaths total (n)") == [
+        ("Göttingen", date(2024, 1, 31), 5, 1005, 11),
+        ("Lüneburg", date(2024, 2, 1), 7, 1012, 11),
+    ]

@@ -268,6 +268,17 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
     assert [column.type for column in app.result.found.columns] == ["DATE", "STRING", "STRING"]
 
 
+async def test_the_dialog_shows_the_filter_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"Report of 2024,,\n\n{CSV.replace(';', '|')}\nSource: register\n")
+    dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = app.text()
+        assert "filter 1 title line above the header; 1 line of notes below the table" in text
+        assert "2024-01-02" in text  # parsed
+
+
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%dT%H:%M:%SZ", "%s"])
 async def test_watermark_of_a_forecast_follows_its_times(tmp_path: Path, form: str) -> None:
     start = datetime.now(UTC)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import date, time
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,6 +16,7 @@ from odf_engine.base.arrow import pa, types
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import BadData
+from odf_engine.ingest.read.csv_layout import find_dialect, find_layout, parse_records
 
 MAX_ROWS: Final = 10_000
 """Number of rows that are inspected."""
@@ -91,6 +89,9 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         sub_path: path of the list of objects in a JSON document.
         encoding: empty for UTF-8.
         separator, quote, header: of CSV.
+        filter: the arguments of ``odf filter`` that convert the file, or () if the reader can read it. The
+            columns and rows are those of the converted file.
+        evidence: why the file needs the filter.
         columns: the columns in the order of the file.
         lines: the first lines of the file.
         rows: the values of each inspected row as text, with its line; None is null.
@@ -111,6 +112,8 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     separator: str = ","
     quote: str = '"'
     header: bool = False
+    filter: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     columns: tuple[InferredColumn, ...] = ()
     lines: Sequence[str] = ()
     rows: Sequence[tuple[int, Sequence[str | None]]] = ()
@@ -149,45 +152,41 @@ def infer_csv(
     Raises:
         BadData: the file has no rows.
     """
-    quote = _find_quote(text) if choices.quote is None else choices.quote
-    separator = choices.separator or _find_separator(text, quote)
-    records = list(_parse_csv(text, separator, quote, MAX_ROWS + 2))
-    if not records:
+    dialect = find_dialect(text, choices.separator, choices.quote)
+    records = list(parse_records(text, dialect, MAX_ROWS + 2 * _FEW))
+    if not any(record.cells for record in records):
         raise BadData("the file has no rows", hint="choose a file with at least one row")
     reporter.raise_if_cancelled()
-    complete, records = complete and len(records) <= MAX_ROWS + 1, records[: MAX_ROWS + 1]  # with a header
-    first = records[0][1]
-    width, _ = Counter(len(row) for _, row in records).most_common(1)[0]
-    rows = [(line, row) for line, row in records[1:] if len(row) == width]
-    header = choices.header
-    if header is None:
-        header = len(first) == width and _is_header(first, [row for _, row in rows])
-    if not header and len(first) == width:
-        rows = [records[0], *rows][:MAX_ROWS]
-    names = _column_names(first if header and len(first) == width else [""] * width, choices)
-    sources = first if header and len(first) == width else [""] * width
-    comma = _has_decimal_comma([row for _, row in rows[:1000]], separator)
+    complete = complete and len(records) < MAX_ROWS + 2 * _FEW
+    layout = find_layout(text, records, dialect, complete=complete, header=choices.header)
+    rows, width = layout.rows[:MAX_ROWS], len(layout.header)
+    complete = complete and len(rows) == len(layout.rows)
+    comma = _has_decimal_comma([row for _, row in rows[:1000]], dialect.separator)
     columns: list[InferredColumn] = []
-    for at, name in enumerate(names):
+    for at, name in enumerate(_column_names(layout.header, choices)):
         reporter.raise_if_cancelled()
         values = [row[at] for _, row in rows]
         column = _infer_text(name, values, choices.types.get(at), _Numbers(True, comma))
-        columns.append(msgspec.structs.replace(column, source=sources[at]))
+        columns.append(msgspec.structs.replace(column, source=layout.header[at]))
     bad = [UnreadableRow(line, "the encoding cannot decode it") for line in damaged]
     bad += [
         UnreadableRow(line, f"{count_of(len(row), 'value')} for {count_of(width, 'column')}")
-        for line, row in records
-        if len(row) != width
+        for line, row in layout.bad_rows
     ]
     bad += _invalid_values(columns, rows)
     shown = [(line, tuple(_nullable(cell, column) for cell, column in zip(row, columns, strict=True)))
              for line, row in rows]  # fmt: skip
+    filter_ = layout.filter
+    if filter_ and encoding:
+        filter_ = (filter_[0], "--encoding", encoding, *filter_[1:])
     return InferredFile(
         kind="Csv",
         encoding=encoding,
-        separator=separator,
-        quote=quote,
-        header=header,
+        separator=dialect.separator,
+        quote=dialect.quote,
+        header=layout.has_header,
+        filter=filter_,
+        evidence=layout.evidence,
         columns=tuple(columns),
         rows=shown,
         bad_rows=sorted(bad, key=lambda bad_row: bad_row.line),
@@ -324,73 +323,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     if types.is_struct(kind):
         return pa.struct([pa.field(field.name, _readable_type(field.type)) for field in kind])
     return kind
-
-
-_SEPARATORS: Final = "\t;|,"
-"""Preferred ones first: a comma is also part of numbers and sentences."""
-_CONSISTENT: Final = 0.8
-
-
-def _parse_csv(text: str, separator: str, quote: str, rows: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not blank, each with its first line."""
-    csv.field_size_limit(1 << 26)
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=separator,
-        quotechar=quote or None,
-        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-    )
-    line = 1
-    with suppress(csv.Error):
-        for row in reader:
-            if row:
-                yield line, row
-                rows -= 1
-            line = reader.line_num + 1
-            if not rows:
-                return
-
-
-def _find_separator(text: str, quote: str) -> str:
-    """Return the separator that splits most rows into the same number of values."""
-    scores: dict[str, tuple[float, int]] = {}
-    for separator in _SEPARATORS:
-        widths = Counter(len(row) for _, row in _parse_csv(text, separator, quote, _FEW))
-        width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(1, 0))
-        if width > 1:
-            scores[separator] = (count / widths.total(), width)
-            if scores[separator][0] >= _CONSISTENT:
-                return separator
-    return max(scores, key=lambda separator: scores[separator], default=",")
-
-
-def _find_quote(text: str) -> str:
-    """Return the quote that encloses most values."""
-    text = text[:100_000]
-    counts = {quote: len(re.findall(rf"(?m)(?:^|[,;\t|]){quote}[^{quote}\n]*{quote}(?=[,;\t|]|\r?$)", text))
-             for quote in "\"'"}  # fmt: skip
-    return "'" if counts["'"] > 2 * counts['"'] else '"'
-
-
-def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row has names.
-
-    They are different texts above numbers or dates, or texts that no other row has in the same column. Rows
-    that repeat the header are ignored.
-    """
-    names = [cell.strip() for cell in first]
-    used = [cell for cell in names if cell]
-    if 2 * len(used) < len(names) or len({cell.casefold() for cell in used}) < len(used):
-        return False
-    if any(not re.search(r"[^\W\d_]", cell) or _date_type(Counter([cell]), "") for cell in used):
-        return False
-    rows = [row for row in rows if row != first]
-    for at, name in enumerate(names):
-        values = [row[at].strip() for row in rows[:_FEW] if row[at].strip()]
-        forms = (*NUMBER_FORMS.values(), *_DATES)
-        if name and values and any(all(map(form.fullmatch, values)) for form in forms):
-            return True
-    return not any(row[at].strip() == name for row in rows for at, name in enumerate(names) if name)
 
 
 def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | None:

@@ -244,6 +244,7 @@ def _format_text(files: list[DataFile]) -> str:
         names = {"\t": "tab", " ": "space"}
         parts.append(f"separator {names.get(inferred.separator, inferred.separator)}")
         parts += ["no header"] if not inferred.header else []
+        parts += inferred.evidence
     parts += [part for part in (inferred.encoding, inferred.compression, inferred.sub_path) if part]
     return ", ".join(parts)
 

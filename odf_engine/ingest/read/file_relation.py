@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import msgspec
 
@@ -24,6 +24,7 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
+from odf_engine.filters.command_line import run_filter
 from odf_engine.ingest.read.file_inference import (
     BOOLEANS,
     EPOCHS,
@@ -98,7 +99,7 @@ def open_data_files(
         if inferred is None:
             sample = read_sample(path, path.name, reporter)
             inferred = infer_file(sample, choices or FileChoices(), reporter)
-            if key is not None and inferred.header and not inferred.encoding:
+            if key is not None and inferred.header and not inferred.encoding and not inferred.filter:
                 known[key] = inferred
         files.append(DataFile(_readable_file(path, inferred, scratch, reporter), inferred))
     return files
@@ -113,24 +114,30 @@ def _header_of(path: Path) -> tuple[str, bytes] | None:
 
 
 def _readable_file(path: Path, inferred: InferredFile, scratch: Path, reporter: Reporter) -> Path:
-    """Return the file, or a copy that is unpacked and encoded in UTF-8 without a byte order mark."""
+    """Return the file, or a copy that is unpacked, encoded in UTF-8 without a mark, and filtered."""
     if inferred.kind == "EsriShapefile":
         return shapefile.shapefile_to_lines(path, path.name, inferred.entry or None, scratch, reporter).path
     is_text = inferred.kind != "Parquet"
     with path.open("rb") as file:
         has_mark = is_text and file.read(3) == codecs.BOM_UTF8
     is_native = inferred.compression == "Gzip" and is_text
-    if not inferred.encoding and not has_mark and (not inferred.compression or is_native):
+    is_plain = not inferred.encoding and not has_mark and not inferred.filter
+    if is_plain and (not inferred.compression or is_native):
         return path
     descriptor, name = tempfile.mkstemp(dir=scratch, suffix=".parquet" if not is_text else ".txt")
     try:
         with _open_plain(path, inferred) as source, os.fdopen(descriptor, "wb") as target:
-            if is_text:
+            if inferred.filter:
+                run_filter(inferred.filter, cast("BinaryIO", source), target)
+            elif is_text:
                 _copy_text(source, target, inferred.encoding, reporter)
             else:
                 shutil.copyfileobj(source, target, _CHUNK)
     except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadData(f"the archive cannot be read: {error}", where=path.name) from None
+    except BadData as error:
+        where = ", ".join(filter(None, (path.name, error.where)))
+        raise BadData(error.message, hint=error.hint, where=where) from None
     return Path(name)
 
 
@@ -306,16 +313,18 @@ def _text_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: b
 
 
 def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
+    is_filtered = bool(inferred.filter)
+    quote = '"' if is_filtered else inferred.quote
     options = {
         "auto_detect": "false",
-        "delim": literal(inferred.separator),
-        "quote": literal(inferred.quote),
-        "escape": literal(inferred.quote),
-        "header": str(inferred.header).lower(),
+        "delim": literal("," if is_filtered else inferred.separator),
+        "quote": literal(quote),
+        "escape": literal(quote),
+        "header": str(is_filtered or inferred.header).lower(),
         "max_line_size": str(MAX_LINE),
         "columns": "{" + ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(inferred.columns))) + "}",
     }
-    if inferred.compression == "Gzip":
+    if inferred.compression == "Gzip" and not is_filtered:
         options["compression"] = "'gzip'"
     if skips_bad_lines:
         options |= {"store_rejects": "true", "rejects_limit": "1000"}

@@ -376,7 +376,10 @@ class DataFileDialog(Dialog[ImportedFile]):
         if file.lines:
             form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (file.encoding or "UTF-8", "")]
         rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
-        return [form, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
+        filtered: list[list[Span]] = []
+        if file.filter:
+            filtered.append([(" filter ", "muted"), (printable("; ".join(file.evidence)), "strong")])
+        return [form, *filtered, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
 
     def _bad_rows_spans(self, file: InferredFile) -> list[Span]:
         """Return the number of bad rows, and what a pull does with them."""

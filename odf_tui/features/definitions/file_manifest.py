@@ -97,10 +97,15 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
 
 
 def _prepare_lines(file: InferredFile) -> list[str]:
-    if not file.compression:
-        return []
-    lines = ["  prepare:", "    - kind: Decompress", f"      format: {file.compression}"]
-    return [*lines, f"      subPath: {json.dumps(file.entry)}"] if file.entry else lines
+    steps: list[str] = []
+    if file.compression:
+        steps += ["    - kind: Decompress", f"      format: {file.compression}"]
+        steps += [f"      subPath: {json.dumps(file.entry)}"] if file.entry else []
+    if file.filter:
+        words = ["odf", "filter", *(json.dumps(word, ensure_ascii=False) for word in file.filter)]
+        steps += [f"    # {_one_line(reason[0].upper() + reason[1:])}." for reason in file.evidence]
+        steps += ["    - kind: Pipe", f"      command: [{', '.join(words)}]"]
+    return ["  prepare:", *steps] if steps else []
 
 
 def _evidence_lines(file: InferredFile) -> list[str]:
@@ -175,14 +180,14 @@ class _ReadPlan:
         file = self._found
         yield f"kind: {file.kind}"
         if file.kind == "Csv":
-            yield f"header: {'true' if file.header else 'false'}"
-            if file.separator != ",":
+            yield f"header: {'true' if file.header or file.filter else 'false'}"
+            if file.separator != "," and not file.filter:
                 yield f"separator: {json.dumps(file.separator)}"
-            if file.quote != '"':
+            if file.quote != '"' and not file.filter:
                 yield f"quote: {json.dumps(file.quote)}"
             if self._null:
                 yield f"nullValue: {json.dumps(self._null)}"
-        if file.encoding and file.kind in _WITH_FORMATS:
+        if file.encoding and file.kind in _WITH_FORMATS and not file.filter:
             yield f"encoding: {file.encoding}"
         if file.sub_path or (file.kind == "EsriShapefile" and file.entry):
             yield f"subPath: {json.dumps(file.sub_path or file.entry)}"
