@@ -91,6 +91,19 @@ def test_a_value_of_another_type_is_an_error_and_never_null(bad: str, tmp_path: 
         _read(path, tmp_path)
 
 
+def test_notes_below_many_rows_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{at},x{at}\n" for at in range(11_000))
+    for notes, options in (
+        ("\nSource: register\n", ("--stop-at-blank",)),
+        ("Source: register\n", ("--drop-last", "1")),
+    ):
+        path.write_text(f"n,id\n{rows}{notes}")
+        read, inferred = _read(path, tmp_path)
+        assert inferred.filter == ("csv", *options)
+        assert (len(read), read[-1], len(inferred.rows)) == (11_000, (10_999, "x10999"), 10_000)
+
+
 def test_rows_of_a_published_file_are_read_through_its_filter(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("Report of 2024,,\n\nArea,Cases,Rate\nNorth,12,1.5\nSouth,7,0.5\n\nSource: register\n")
@@ -102,7 +115,7 @@ def test_rows_of_a_published_file_are_read_through_its_filter(tmp_path: Path) ->
 def test_a_row_that_a_filter_cannot_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     rows = "".join(f"{at},x{at}\n" for at in range(11_000))
-    path.write_text(f"Report of 2024,\n\nn,id\n{rows}1,2,3\n")
+    path.write_text(f"Report of 2024,\n\nn,id\n{rows}1,2,3\n{rows}")
     with pytest.raises(BadData) as caught:
         _read(path, tmp_path)
     assert (caught.value.where, caught.value.message) == ("a.csv, line 11004", "3 values for 2 columns")

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -129,7 +129,25 @@ class CsvLayout(NamedTuple):
     evidence: tuple[str, ...]
 
 
-def parse_records(text: str, dialect: CsvDialect, limit: int) -> Iterator[CsvRecord]:
+def sample_records(text: str, dialect: CsvDialect, limit: int, *, complete: bool) -> list[CsvRecord]:
+    """Return the first records of a text, and of a complete file also the last ones.
+
+    Of the records between them there is one without values, if there are such records.
+    """
+    records = _parse_records(text, dialect)
+    first = list(islice(records, limit))
+    if not complete:
+        return first
+    last: deque[CsvRecord] = deque(maxlen=_SAMPLE_RECORDS)
+    blank: list[CsvRecord] = []
+    for record in records:
+        if len(last) == last.maxlen and not blank and not last[0].filled:
+            blank.append(last[0])
+        last.append(record)
+    return [*first, *blank, *last]
+
+
+def _parse_records(text: str, dialect: CsvDialect) -> Iterator[CsvRecord]:
     """Yield the records of a text. A blank line is a record without values."""
     csv.field_size_limit(1 << 26)
     separator, quote, escape = dialect
@@ -148,10 +166,7 @@ def parse_records(text: str, dialect: CsvDialect, limit: int) -> Iterator[CsvRec
             if is_multiple:
                 cells = [cell.replace(_MULTIPLE, separator) for cell in cells]
             yield CsvRecord(line, cells)
-            limit -= 1
             line = reader.line_num + 1
-            if not limit:
-                return
 
 
 def find_dialect(text: str, separator: str | None = None, quote: str | None = None) -> CsvDialect:
@@ -206,7 +221,7 @@ def _find_quote(text: str) -> str:
 
 
 def _score(text: str, dialect: CsvDialect) -> float:
-    records = [record for record in parse_records(text, dialect, _SAMPLE_RECORDS) if record.filled]
+    records = [record for record in islice(_parse_records(text, dialect), _SAMPLE_RECORDS) if record.filled]
     if not records:
         return 0
     width = _table_width(records)
@@ -330,7 +345,7 @@ def find_layout(
         text: the text of the file.
         records: its records, at least one with values.
         dialect: how they are written.
-        complete: whether these are all records of the file.
+        complete: whether the last records of the file are among them.
         header: whether there is a header, or None to find out.
     """
     return _LayoutSearch(text, records, dialect, complete).layout(header)
@@ -585,6 +600,8 @@ class _LayoutSearch:
             evidence.append("rows without values")
         if pads:
             evidence.append(f"{count_of(len(ragged), 'row')} with more or fewer empty values at the end")
+        elif ragged and evidence:
+            evidence.append(f"left out: {count_of(len(ragged), 'row')} with another number of values")
         if ragged and evidence:
             options += ["--ragged", "pad" if pads else "skip"]
         if evidence and not has_header:

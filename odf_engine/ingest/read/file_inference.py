@@ -16,7 +16,7 @@ from odf_engine.base.arrow import pa, types
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import BadData
-from odf_engine.ingest.read.csv_layout import find_dialect, find_layout, parse_records
+from odf_engine.ingest.read.csv_layout import find_dialect, find_layout, sample_records
 
 MAX_ROWS: Final = 10_000
 """Number of rows that are inspected."""
@@ -153,11 +153,10 @@ def infer_csv(
         BadData: the file has no rows.
     """
     dialect = find_dialect(text, choices.separator, choices.quote)
-    records = list(parse_records(text, dialect, MAX_ROWS + 2 * _FEW))
+    records = sample_records(text, dialect, MAX_ROWS + _FEW, complete=complete)
     if not any(record.cells for record in records):
         raise BadData("the file has no rows", hint="choose a file with at least one row")
     reporter.raise_if_cancelled()
-    complete = complete and len(records) < MAX_ROWS + 2 * _FEW
     layout = find_layout(text, records, dialect, complete=complete, header=choices.header)
     rows, width = layout.rows[:MAX_ROWS], len(layout.header)
     complete = complete and len(rows) == len(layout.rows)
