@@ -12,7 +12,7 @@ import click
 
 from odf_engine.api import DatasetAlias, FileChoices, Reporter, infer_file, is_url, load_sample
 from odf_engine.api.samples import DERIVATIVE, PUSH, ROOT
-from odf_engine.errors import UsageError
+from odf_engine.errors import NotFound, UsageError
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import data_stream
 from odf_tui.cli.shared.workspace import open_workspace
@@ -42,8 +42,11 @@ def command(name: str, root: bool, push: bool, derivative: bool, source: str | N
 
 
 def _inferred_manifest(name: str, source: str) -> str:
-    """Return the manifest for a file. Paths in it are relative to the workspace folder."""
-    folder = open_workspace().folder.resolve()
+    """Return the manifest for a file. Paths are relative to the folder of the workspace, if there is one."""
+    try:
+        folder = open_workspace().folder.resolve()
+    except NotFound:
+        folder = Path.cwd()
     location = source
     if not is_url(source):
         path = Path(source).expanduser().resolve()

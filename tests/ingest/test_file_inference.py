@@ -152,6 +152,16 @@ def test_layout_of_published_files_is_inferred(text: str, options: str, names: l
     assert bool(found.evidence) == bool(options)
 
 
+def test_a_comma_before_three_digits_separates_thousands_unless_the_file_has_decimal_commas() -> None:
+    def form(text: str) -> str:
+        return infer_csv(text, FileChoices(), Reporter()).columns[1].form
+
+    assert form('k,n\na,"1,200"\nb,800\n') == "1,234.5"
+    assert form("k\tn\na\t1,200\nb\t800\n") == "1,234.5"
+    assert form("k;n\na;1,200\nb;800\n") == "1.234,5"
+    assert form("k\tn\tm\na\t1,200\t0,5\nb\t800\t1,25\n") == "1.234,5"
+
+
 def test_bad_rows_are_named_and_the_others_are_read() -> None:
     rows = [f"{day:02d}/01/2024;S{day};{day},50" for day in range(1, 29)]
     rows[3], rows[10], rows[20] = "short", "31/02/2024;x;1,5", "01/01/2024;y;much"

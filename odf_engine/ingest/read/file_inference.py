@@ -512,8 +512,8 @@ def _epochs(name: str, real: Counter[str]) -> Iterator[_TextType]:
 def _numbers(real: Counter[str], form: str, comma: bool | None, kind: str) -> Iterator[_TextType]:
     """Yield the way to write numbers that holds most values."""
     forms = [form] if form in NUMBER_FORMS and form else list(NUMBER_FORMS)
-    if comma:
-        forms.sort(key=lambda form: not form.endswith(",5"))
+    # Without a decisive value, a comma before three digits separates thousands.
+    forms.sort(key=lambda form: form.endswith(",5") != bool(comma))
 
     few = list(islice(real, _FEW))
 
