@@ -67,8 +67,8 @@ _DATE: Final = re.compile(
 _CODE: Final = re.compile(r"[a-z]+://\S+|\S+@\S+\.\w+|[A-Za-z]{0,4}[-_]?\d[\w/.:-]{2,}", re.ASCII)
 _YEAR: Final = re.compile(r"(1[89]|20)\d\d", re.ASCII)
 _NOTE: Final = re.compile(
-    r"(?i)\W*(sources?|notes?|footnotes?|data|last updated|updated|quelle|hinweis|anmerkung|fuente|nota|bron|"
-    r"©|copyright|disclaimer)\b.*[: ]|[*†‡§©]|\(?\d{1,2}[).:] ?[A-Za-z]|\([a-z\d]\) "
+    r"(?i)\W*(sources?|notes?|footnotes?|(last )?updated|quelle|hinweis|anmerkung|fuente|nota|bron)"
+    r"\b.*:|copyright|[*†‡§©]|\(?\d{1,2}[).:] ?[A-Za-z]|\([a-z\d]\) "
 )
 _TOTAL: Final = re.compile(
     r"(?i)(grand |overall )?totals?( general)?:?|sum|summe|gesamt|insgesamt|totaal|totale"
@@ -293,7 +293,11 @@ def _table_width(records: Sequence[CsvRecord]) -> int:
 
 def _typical_rows(records: Sequence[CsvRecord], width: int) -> list[CsvRecord]:
     """Return rows that are below every header. They may be above or below others, such as notes."""
-    full = [record for record in records if len(record.cells) == width and record.filled >= min(width, 2)]
+    full = [
+        record
+        for record in records
+        if len(record.cells) == width and record.filled >= min(width, 2) and not _NOTE.match(record.cells[0])
+    ]
     if len(full) > 2 * _MAX_HEADER_ROWS:
         return full[_MAX_HEADER_ROWS:_SAMPLE_RECORDS]
     return full[-max(len(full) // 3, 1) :] if len(full) > 1 else []
@@ -317,7 +321,11 @@ def _header_width(records: Sequence[CsvRecord], width: int) -> int:
     widest = max(len(record.cells) for record in records)
     at = next(at for at, record in enumerate(records) if len(record.cells) == widest)
     names = {cell.strip().casefold() for cell in records[at].cells}
-    is_header = len(names) == widest and not any(_kind(name) in ("number", "date") for name in names)
+    is_header = (
+        len(names) == widest
+        and "" not in names
+        and not any(_kind(name) in ("number", "date") for name in names)
+    )
     is_first = all(len(record.cells) < width for record in records[:at])
     return widest if is_header and is_first and width > 1 and len(records) > at + 1 else 0
 
@@ -432,7 +440,7 @@ class _LayoutSearch:
         for at in self._rows:
             record = self._records[at]
             fit = self._fit(record)
-            if fit is not None and fit >= 0.5 and record.filled >= 0.4 * self._typical:
+            if fit is not None and fit >= 0.5 and record.filled > 0.5 * self._typical:
                 return self._first_below_header(at)
         return self._first_text_data()
 
@@ -507,6 +515,8 @@ class _LayoutSearch:
             return not is_start or is_wide or (above is not None and self._completes(above, record))
         if self._width == 2:
             return not cells[0] or record.cells == below.cells
+        if 2 * record.filled <= below.filled and used[0] and below.cells[self._lead].strip():
+            return False  # a title with a date beside it
         return not is_start or (self._is_full(record) and below.filled <= record.filled)
 
     def _completes(self, above: CsvRecord, record: CsvRecord) -> bool:
@@ -555,16 +565,27 @@ class _LayoutSearch:
 
     def _is_note(self, record: CsvRecord) -> bool:
         """Return whether a record below the table is a note."""
-        first = record.cells[0].strip()
+        first = next((cell.strip() for cell in record.cells if cell.strip()), "")
         fit = self._fit(record)
-        if self._width < 2 or (fit is not None and fit >= 0.5 and len(record.cells) == self._width):
+        is_other = fit is not None and fit < 0.5
+        if self._width < 2:
             return False
+        if len(record.cells) == self._width and record.filled >= 0.6 * self._typical:
+            return is_other and bool(_NOTE.match(first))
         if self._is_title(record):
-            if len(record.cells) == 1 or self._width > 2:
-                return self._typical >= 2 and (self._typical > 2 or len(record.cells) == 1)
-            return bool(_NOTE.match(first)) or len(first) > _SENTENCE
+            if len(record.cells) == 1:
+                return self._typical >= 2
+            return bool(_NOTE.match(first)) or self._is_no_name(first)
         is_prose = len(" ".join(record.cells).split()) >= 5 and len(record.cells) < self._width
-        return bool(fit is None or fit < 0.5) and (bool(_NOTE.match(first)) or is_prose)
+        return (fit is None or is_other) and (bool(_NOTE.match(first)) or is_prose)
+
+    def _is_no_name(self, text: str) -> bool:
+        """Return whether a text differs from the values of the first column."""
+        kind = self._kinds[self._lead]
+        if kind:
+            return _kind(text) != ("number" if kind == "year" else kind)
+        names = [row.cells[self._lead] for row in _typical_rows(self._records, self._width)]
+        return len(text) > max(map(len, names), default=0) + 5
 
     def _is_total(self, record: CsvRecord) -> bool:
         cells = [cell.strip() for cell in record.cells if cell.strip()]
