@@ -37,6 +37,10 @@ _DASHES: Final = "--"
 """A value that ``argparse`` of Python 3.11 turns into an empty list."""
 
 
+WARNING: Final = "warning: "
+"""Prefix of a warning in the error output of ``python -m odf_engine.filters``."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises errors."""
 
@@ -44,13 +48,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"odf filter: {message}", hint=f"see {self.prog} --help")
 
 
-def run_filter(arguments: Sequence[str], source: BinaryIO, target: BinaryIO) -> None:
+def run_filter(arguments: Sequence[str], source: BinaryIO, target: BinaryIO) -> str:
     """Run a filter.
 
     Args:
         arguments: its name and options.
         source: the input.
         target: the output.
+
+    Returns:
+        A warning, or "".
 
     Raises:
         UsageError: the filter is unknown, or an option is invalid.
@@ -65,8 +72,8 @@ def run_filter(arguments: Sequence[str], source: BinaryIO, target: BinaryIO) -> 
     values = {key: _DASHES if value == [] else value for key, value in values.items()}
     module = import_module(f"odf_engine.filters.{known.module}")
     options: Any = getattr(module, known.options)(**values)
-    run: Callable[[BinaryIO, BinaryIO, Any], None] = getattr(module, known.function)
-    run(source, target, options)
+    run: Callable[[BinaryIO, BinaryIO, Any], str | None] = getattr(module, known.function)
+    return run(source, target, options) or ""
 
 
 def _parser(name: str, summary: str) -> argparse.ArgumentParser:
@@ -172,7 +179,8 @@ def _names(text: str) -> tuple[str, ...]:
 def main() -> None:
     """Run the filter of the command line on standard input. Errors are one line on standard error."""
     try:
-        run_filter(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer)
+        if warning := run_filter(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer):
+            sys.stderr.write(f"{WARNING}{warning}\n")
     except BrokenPipeError:
         sys.exit(1)
     except OdfError as error:

@@ -66,8 +66,11 @@ class CsvOptions:
     value: str = "value"
 
 
-def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> None:
+def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
     """Write a CSV stream as UTF-8 RFC 4180 CSV.
+
+    Returns:
+        A warning of records that were left out, or "".
 
     Raises:
         UsageError: an option is invalid, or names a column that does not exist.
@@ -76,11 +79,15 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> None:
     text = open_text(source, options.encoding)
     output = io.TextIOWrapper(target, "utf-8", newline="")
     try:
-        rows = _Table(options).rows(read_records(text, options))
-        csv.writer(output, lineterminator="\n").writerows(rows)
+        table = _Table(options)
+        csv.writer(output, lineterminator="\n").writerows(table.rows(read_records(text, options)))
         output.flush()
     finally:
         output.detach()
+    if not table.skipped:
+        return ""
+    count = f"{table.skipped:,} record{'' if table.skipped == 1 else 's'}"
+    return f"left out {count} with another number of values, the first in line {table.first_skipped}"
 
 
 def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record]:
@@ -125,10 +132,16 @@ def _check_dialect(options: CsvOptions) -> None:
 
 
 class _Table:
-    """Converts records."""
+    """Converts records.
+
+    Attributes:
+        skipped: number of records that were left out because of the number of their values.
+        first_skipped: the line of the first of them.
+    """
 
     def __init__(self, options: CsvOptions) -> None:
         self._options = options
+        self.skipped = self.first_skipped = 0
         self._nulls = frozenset(options.nulls)
         self._convert = _number_converter(options.decimal, options.thousands)
 
@@ -220,6 +233,8 @@ class _Table:
         if options.drop_empty and len(record) > width and not surplus:
             return record[:width]
         if options.ragged == "skip":
+            self.first_skipped = self.first_skipped or line
+            self.skipped += 1
             return None
         if options.ragged == "pad" and not surplus:
             return [*record[:width], *[""] * (width - len(record))]

@@ -25,6 +25,7 @@ import click
 
 from odf_engine.api import run_filter
 from odf_tui.cli.shared.options import define_command
+from odf_tui.cli.shared.output import print_note
 
 ORDER = 165
 MEANINGS = "sed xlsx unpivot unzip"
@@ -38,8 +39,10 @@ MEANINGS = "sed xlsx unpivot unzip"
 @click.argument("name")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def command(name: str, options: tuple[str, ...]) -> None:
-    run_filter([name, *options], sys.stdin.buffer, sys.stdout.buffer)
+    warning = run_filter([name, *options], sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout.flush()
+    if warning:
+        print_note(f"warning: {warning}")
 
 
 command.allow_interspersed_args = False  # options after NAME are the filter's

@@ -77,6 +77,14 @@ def test_lines_that_are_no_rows_are_skipped_with_a_note(tmp_path: Path) -> None:
     assert "2 lines skipped: not a JSON object" in shown.err
 
 
+def test_records_that_do_not_fit_a_messy_file_are_a_note(tmp_path: Path) -> None:
+    rows = "".join(f"r{at},{at},{at}\n" for at in range(20_000))
+    (tmp_path / "messy.csv").write_text(f"Report of the year\n\narea,cases,deaths\n{rows}x,1\n{rows}")
+    shown = call_odf("messy.csv", "--json", "-n", "50000", cwd=tmp_path)
+    assert len(shown.json) == 40_000
+    assert "left out 1 record with another number of values, the first in line 20004" in shown.err
+
+
 def test_standard_input_and_archives_are_read(tmp_path: Path) -> None:
     text = "x;y\n1;Ä\n2;b\n"
     expected = [{"x": 1, "y": "Ä"}, {"x": 2, "y": "b"}]

@@ -69,6 +69,10 @@ def test_a_filter_runs_without_the_odf_of_the_path(
         pipe(source, reporter, "odf", "filter", "csv")
     assert str(error.value) == "x.csv: line 3: 1 value for 2 columns"
     assert error.value.hint is not None and "--ragged pad" in error.value.hint
+    assert pipe(source, reporter, "odf", "filter", "csv", "--ragged", "skip") == "a,b\n1,2\n"
+    assert reporter.warnings == [
+        "x.csv: left out 1 record with another number of values, the first in line 3"
+    ]
     with pytest.raises(BadData, match="unknown filter 'cvs'"):
         pipe(source, reporter, "odf", "filter", "cvs")
 

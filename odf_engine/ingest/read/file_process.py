@@ -129,6 +129,22 @@ def _progress(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         thread.join()
 
 
+class _Warnings(Reporter):
+    """Collects the warnings of reading files.
+
+    Attributes:
+        texts: the warnings.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        """Collect a warning."""
+        self.texts.append(text)
+
+
 class _FileRun:
     """Writes the rows of files."""
 
@@ -136,6 +152,7 @@ class _FileRun:
         self._connection = connection
         self._request = request
         self._scratch = Path(request.scratch)
+        self._warnings = _Warnings()
         self._notes: list[str] = []
         self._texts: set[str] = set()
 
@@ -144,8 +161,7 @@ class _FileRun:
         request = self._request
         paths = [self._local_path(location) for location in request.locations]
         states = {path: _state(path) for path in paths}
-        reporter = Reporter()
-        files = open_data_files(paths, self._scratch, reporter)
+        files = open_data_files(paths, self._scratch, self._warnings)
         if request.first:
             self._write_rows(files, request.first, FIRST_ROWS)
             self._notes.clear()
@@ -197,7 +213,11 @@ class _FileRun:
             types = dict.fromkeys(types, "STRING")
         columns = [FileColumn(column, kind) for column, kind in types.items()]
         return FileEvent(
-            file=name, rows=rows, columns=columns, format=_format_text(files), notes=list(self._notes)
+            file=name,
+            rows=rows,
+            columns=columns,
+            format=_format_text(files),
+            notes=[*self._warnings.texts, *self._notes],
         )
 
     def _find_invalid_values(self, files: list[DataFile], limit: int | None) -> None:

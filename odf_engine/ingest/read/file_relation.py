@@ -83,7 +83,7 @@ def open_data_files(
     Args:
         paths: the files; gzip and zip archives are unpacked.
         scratch: the folder of converted files, which the caller removes.
-        reporter: can cancel.
+        reporter: can cancel; gets warnings of records that were left out.
         choices: the choices of the user.
 
     Raises:
@@ -128,7 +128,10 @@ def _readable_file(path: Path, inferred: InferredFile, scratch: Path, reporter: 
     try:
         with _open_plain(path, inferred) as source, os.fdopen(descriptor, "wb") as target:
             if inferred.filter:
-                run_filter(inferred.filter, cast("BinaryIO", source), target)
+                # A look at a file leaves out what a pull refuses.
+                lenient = ("--ragged", "skip") if "--ragged" not in inferred.filter else ()
+                if warning := run_filter((*inferred.filter, *lenient), cast("BinaryIO", source), target):
+                    reporter.warn(f"{path.name}: {warning}", "skipped-records")
             elif is_text:
                 _copy_text(source, target, inferred.encoding, reporter)
             else:
