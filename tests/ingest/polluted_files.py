@@ -388,3 +388,35 @@ def polluted_files(kind: str) -> Iterator[PollutedFile]:
         for variant, text, header, rows in KINDS[kind](table):
             name = "-".join(filter(None, (kind, table.name, variant))) + ".csv"
             yield PollutedFile(kind, name, text.encode(), header, rows)
+
+
+def random_tables(count: int) -> Iterator[tuple[Table, str]]:
+    """Yield clean tables of random columns, some with empty values, each with a separator."""
+    for seed in range(count):
+        chance = random.Random(seed)
+        columns = [chance.choice(COLUMNS) for _ in range(chance.randint(2, 8))]
+        header = [f"{chance.choice(WORDS)} {at}" for at in range(len(columns))]
+        share = chance.choice([0, 0, 0.1, 0.3])
+        rows = [["" if chance.random() < share else column(chance) for column in columns]
+                for _ in range(chance.randint(1, 25))]  # fmt: skip
+        rows = [row for row in rows if any(row)]
+        if rows:
+            yield Table(f"random{seed}", header, rows), chance.choice(",;\t|")
+
+
+def sentence(chance: random.Random) -> str:
+    """Return words with marks that are also separators, quotes or notes."""
+    words = " ".join(chance.choice(WORDS) for _ in range(chance.randint(1, 12)))
+    return words + chance.choice(["", ", all", "; x", ": y", " 'q'", ' "z"'])
+
+
+COLUMNS: Final[Sequence[Callable[[random.Random], str]]] = (
+    lambda chance: str(chance.randint(-5, 3000)),
+    lambda chance: str(chance.randint(1990, 2024)),
+    lambda chance: f"{chance.gauss(0, 50):.2f}",
+    lambda chance: str(date(2010, 1, 1) + timedelta(days=chance.randint(0, 5000))),
+    lambda chance: chance.choice(WORDS),
+    lambda chance: f"{chance.choice('ABC')}{chance.randint(100, 999)}",
+    lambda chance: chance.choice(["yes", "no"]),
+    sentence,
+)

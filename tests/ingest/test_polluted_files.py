@@ -13,7 +13,7 @@ from odf_engine.errors import BadData
 from odf_engine.filters.command_line import run_filter
 from odf_engine.ingest.read.file_inference import FileChoices, infer_csv
 from tests.bench.ingest.pollock import LoadedTable, connected, load_table, measures
-from tests.ingest.polluted_files import KINDS, polluted_files
+from tests.ingest.polluted_files import KINDS, Form, polluted_files, random_tables
 
 SCORES = {"ragged_row": 9.9, "stray_quote": 9.7, "other_separator": 9.9}
 """Scores of kinds with rows that are left out: of files with more than five rows."""
@@ -47,6 +47,14 @@ def test_filter_returns_the_inferred_rows(kind: str) -> None:
             names, *rows = list(csv.reader(io.StringIO(output.getvalue().decode())))
             assert names == [column.name for column in found.columns], file.name
             assert rows == [[cell or "" for cell in row] for _, row in found.rows], file.name
+
+
+def test_clean_tables_need_no_filter() -> None:
+    for table, separator in random_tables(400):
+        text = Form(separator).text([table.header, *table.rows])
+        found = infer_csv(text, FileChoices(), Reporter())
+        assert (found.filter, found.header, found.separator) == ((), True, separator), text
+        assert [[cell or "" for cell in row] for _, row in found.rows] == table.rows, text
 
 
 def test_clean_files_need_no_filter() -> None:

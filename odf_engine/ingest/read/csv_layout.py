@@ -77,6 +77,7 @@ _COMMENTS: Final = ("#", "//", "%")
 _MAX_HEADER_ROWS: Final = 5
 _SENTENCE: Final = 30
 """Number of characters above which a value is a sentence."""
+_SINGLE_QUOTED: Final = re.compile(r"(?m)(?:^|[,;\t|:^~ ])'[^'\n]*'(?=[,;\t|:^~ ]|\r?$)")
 _RECORD_ENDS: Final = re.compile(r"\r\n|\n|\r")
 _SEPARATOR_LINE: Final = re.compile(r"sep=([^\r\n]{1,2})(?:\r\n|\n|\r)", re.IGNORECASE)
 
@@ -183,7 +184,7 @@ def find_dialect(text: str, separator: str | None = None, quote: str | None = No
     sample = _sample(text)
     if separator is None and (match := _SEPARATOR_LINE.match(sample)):
         separator = match[1]
-    quotes = [_find_quote(sample), ""] if quote is None else [quote]
+    quotes = ['"', *("'" for _ in _SINGLE_QUOTED.findall(sample)[:1]), ""] if quote is None else [quote]
     lines = max(sum(1 for line in _RECORD_ENDS.split(sample) if line.strip()), 1)
     if separator is None:
         separators = [mark for mark in _SEPARATORS if 2 * sample.count(mark) >= lines or mark == ","]
@@ -191,7 +192,7 @@ def find_dialect(text: str, separator: str | None = None, quote: str | None = No
         separators = [separator]
     best, best_score = CsvDialect(separators[-1] if separator else ",", quotes[0]), _MIN_SCORE
     for mark in separators:
-        for quoted in quotes if any(map(sample.count, quotes[:1])) else quotes[:1]:
+        for quoted in quotes if '"' in sample or "'" in quotes else quotes[:1]:
             escapes = ("", "\\") if quoted and f"\\{quoted}" in sample else ("",)
             for dialect in (CsvDialect(mark, quoted, escape) for escape in escapes):
                 score = _score(sample, dialect)
@@ -209,15 +210,6 @@ def _sample(text: str) -> str:
             sample[: sample.rfind("\n") + 1][: _SAMPLE_CHARS // 20] + text[start : start + _SAMPLE_CHARS // 2]
         )
     return sample
-
-
-def _find_quote(text: str) -> str:
-    """Return the quote that encloses more values."""
-    counts = {
-        quote: len(re.findall(rf"(?m)(?:^|[,;\t|:^~ ]){quote}[^{quote}\n]*{quote}(?=[,;\t|:^~ ]|\r?$)", text))
-        for quote in "\"'"
-    }
-    return "'" if counts["'"] > 2 * counts['"'] else '"'
 
 
 def _score(text: str, dialect: CsvDialect) -> float:
@@ -263,8 +255,11 @@ def _plausibility(cell: str) -> float:
     text = cell.strip()
     if _kind(text) in ("number", "date"):
         return 1
-    if text[:1] in "\"'" or text[-1:] in "\"'" or '\\"' in text or "\n" in text:
-        return 0.7 if "\n" in text and text[:1] not in "\"'" else 0.3
+    if "\n" in text:
+        return 0.7
+    ends = [mark for mark in (text[:1], text[-1:]) if mark in ("'", '"')]
+    if len(ends) == 2 or any(text.count(mark) % 2 for mark in ends) or '\\"' in text:
+        return 0.3  # a quote that was not read as one
     if re.search(r"[;\t|^~]|,(?! )", text) and "://" not in text:
         return 0.2
     return 0.8 if text != cell else 0.9 if "," in text else 0.98
@@ -333,7 +328,7 @@ def _header_width(records: Sequence[CsvRecord], width: int) -> int:
 def _are_names(numbers: Sequence[str], first: str) -> bool:
     """Return whether numbers are names of columns: years, or after a text the numbers 1, 2, 3 …"""
     if all(map(_YEAR.fullmatch, numbers)):
-        return True
+        return len(numbers) > 2 or abs(int(numbers[0]) - int(numbers[1])) <= 10
     start = int(numbers[0]) if numbers[0].isdecimal() else -1
     is_row = list(numbers) == [str(start + at) for at in range(len(numbers))]
     return is_row and len(numbers) > 4 and _kind(first) == "text"
@@ -431,8 +426,8 @@ class _LayoutSearch:
         matches = sum(
             weights[kind] for cell, kind in cells if _kind(cell) == ("number" if kind == "year" else kind)
         )
-        if len(numbers) > 1 and _are_names(numbers, record.cells[self._lead]):
-            matches -= len(numbers)
+        if matches == len(numbers) > 1 and _are_names(numbers, record.cells[self._lead]):
+            matches = 0
         return matches / sum(weights[kind] for _, kind in cells) if cells else None
 
     def _first_data(self) -> int:
@@ -575,7 +570,7 @@ class _LayoutSearch:
         if self._is_title(record):
             if len(record.cells) == 1:
                 return self._typical >= 2
-            return bool(_NOTE.match(first)) or self._is_no_name(first)
+            return bool(_NOTE.match(first)) or (self._width > 2 and self._is_no_name(first))
         is_prose = len(" ".join(record.cells).split()) >= 5 and len(record.cells) < self._width
         return (fit is None or is_other) and (bool(_NOTE.match(first)) or is_prose)
 
@@ -584,7 +579,8 @@ class _LayoutSearch:
         kind = self._kinds[self._lead]
         if kind:
             return _kind(text) != ("number" if kind == "year" else kind)
-        names = [row.cells[self._lead] for row in _typical_rows(self._records, self._width)]
+        rows = (self._records[at] for at in self._rows if self._is_full(self._records[at]))
+        names = [row.cells[self._lead] for row in rows if len(row.cells) > self._lead]
         return len(text) > max(map(len, names), default=0) + 5
 
     def _is_total(self, record: CsvRecord) -> bool:
