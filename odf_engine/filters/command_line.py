@@ -133,6 +133,7 @@ def _add_csv(add: Callable[..., object]) -> None:
         help="records of the header, joined",
     )
     add("--names", type=_names, default=(), metavar="A,B,C", help="names of the columns")
+    add("--until", default="", metavar="REGEX", help="end before the record whose first value matches")
     add("--drop-last", type=_number, default=0, metavar="N", help="leave out the last N records")
     add("--comment", default="", metavar="TEXT", help="leave out records that start with this text")
     add("--stop-at-blank", action="store_true", help="end at the first record without values")

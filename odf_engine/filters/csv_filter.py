@@ -15,6 +15,8 @@ from odf_engine.errors import BadData, UsageError
 from odf_engine.filters.text_input import compile_pattern, decoding_error, open_text
 
 _MAX_CELL: Final = 1 << 26
+_MAX_NOTES: Final = 20
+"""Number of records below a table that are notes. More of them are reported."""
 _MARK: Final = "\uffff"
 """Replaces a separator of several characters, which the reader of CSV does not support. No text has it."""
 Record = tuple[int, list[str]]
@@ -33,6 +35,7 @@ class CsvOptions:
         skip: number of records before the header.
         header_rows: number of records of the header, whose texts are joined.
         names: names of the columns, in place of those in the header.
+        until: pattern of the first value of the record after the table, or "".
         drop_last: number of records at the end that are left out.
         comment: start of records that are left out, or "".
         stop_at_blank: whether the table ends at the first record without a value.
@@ -52,6 +55,7 @@ class CsvOptions:
     skip: int = 0
     header_rows: int = 1
     names: tuple[str, ...] = ()
+    until: str = ""
     drop_last: int = 0
     comment: str = ""
     stop_at_blank: bool = False
@@ -84,10 +88,11 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
         output.flush()
     finally:
         output.detach()
-    if not table.skipped:
-        return ""
-    count = f"{table.skipped:,} record{'' if table.skipped == 1 else 's'}"
-    return f"left out {count} with another number of values, the first in line {table.first_skipped}"
+    if table.skipped:
+        count = f"{table.skipped:,} record{'' if table.skipped == 1 else 's'}"
+        place = f"the first in line {table.first_skipped}"
+        table.warnings.insert(0, f"left out {count} with another number of values, {place}")
+    return "; ".join(table.warnings)
 
 
 def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record]:
@@ -137,11 +142,13 @@ class _Table:
     Attributes:
         skipped: number of records that were left out because of the number of their values.
         first_skipped: the line of the first of them.
+        warnings: other records that were left out.
     """
 
     def __init__(self, options: CsvOptions) -> None:
         self._options = options
         self.skipped = self.first_skipped = 0
+        self.warnings: list[str] = []
         self._nulls = frozenset(options.nulls)
         self._convert = _number_converter(options.decimal, options.thousands)
 
@@ -212,19 +219,30 @@ class _Table:
         last: deque[Record] = deque()
         tests_empty = options.stop_at_blank or options.drop_empty
         comment, drop_last = options.comment, options.drop_last
+        until = compile_pattern(options.until, "--until") if options.until else None
         for line, record in chain([] if first is None else [first], records):
             if tests_empty and not any(cell.strip() for cell in record):
                 if options.stop_at_blank:
+                    self._end(line, records)
                     break
                 continue
             if not record or (comment and self._is_comment(record)):
                 continue
+            if until is not None and until.search(next(filter(None, map(str.strip, record)), "")):
+                self._end(line, records)
+                break
             if drop_last:
                 last.append((line, record))
                 if len(last) <= drop_last:
                     continue
                 line, record = last.popleft()
             yield line, record
+
+    def _end(self, line: int, records: Iterator[Record]) -> None:
+        """Count the records after the table: notes, or rows if the end is not where it was before."""
+        notes = sum(1 for _, record in records if any(map(str.strip, record)))
+        if notes > _MAX_NOTES:
+            self.warnings.append(f"left out {notes:,} records below the end of the table in line {line}")
 
     def _fit(self, record: list[str], width: int, line: int) -> list[str] | None:
         """Return a record of another length with the number of columns, or None if it is left out."""

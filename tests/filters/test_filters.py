@@ -68,6 +68,7 @@ def test_a_table_in_any_dialect_is_read_back(rows: list[list[str]], separator: s
         ("1,2\n3,4\n", ["--header-rows", "0", "--names", "x, y"], "x,y\n1,2\n3,4\n"),
         ("a,A,,a\n1,2,3,4\n", [], "a,A_2,c3,a_3\n1,2,3,4\n"),
         ("a,b\n1,2\n3,4\nTotal,6\nSource,x\n", ["--drop-last", "2"], "a,b\n1,2\n3,4\n"),
+        ("a,b\n1,2\n ,\nTotal,6\nSource,x\n", ["--until", "^Total$"], "a,b\n1,2\n ,\n"),
         ("# c\na,b\n# d,x\n1,2\n", ["--comment", "#"], "a,b\n1,2\n"),
         ("a,b\n1,2\n,\nNotes,\n", ["--stop-at-blank"], "a,b\n1,2\n"),
         ("a,b,\n1,2,\n,,\n3,4,\n", ["--drop-empty"], "a,b\n1,2\n3,4\n"),
@@ -106,6 +107,18 @@ def test_encoding_is_detected_after_much_ascii_text() -> None:
 @pytest.mark.parametrize("null", ["-", "--", "-999"])
 def test_null_is_a_text_that_starts_with_a_dash(null: str) -> None:
     assert run(f"a,b\n{null},2\n", "csv", f"--null={null}") == "a,b\n,2\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "mark"), [(["--until", "^Total$"], "Total,3\n"), (["--stop-at-blank"], "\n")]
+)
+def test_many_records_below_the_end_of_a_table_are_a_warning(end: list[str], mark: str) -> None:
+    rows = "".join(f"{at},1\n" for at in range(30))
+    few = io.BytesIO(f"n,m\n{rows}{mark}Source: x\n".encode())
+    assert run_filter(["csv", *end], few, io.BytesIO()) == ""
+    many = io.BytesIO(f"n,m\n1,2\n{mark}{rows}".encode())
+    warning = run_filter(["csv", *end], many, io.BytesIO())
+    assert warning == "left out 30 records below the end of the table in line 3"
 
 
 @pytest.mark.parametrize(

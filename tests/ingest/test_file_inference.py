@@ -137,7 +137,7 @@ def test_separator_header_and_names_are_inferred(
         ('"mpg","cyl"\n"1",21,6\n"2",22,4\n', "--names c1,mpg,cyl", ["", "mpg", "cyl"], 2),
         ("id,name,x,y,z\n1,foo,2\n2,bar,3,4\n3,baz,3\n4,q,1,2,3\n5,r,9\n", "--ragged pad",
          ["id", "name", "x", "y", "z"], 5),
-        ("Area,Cases\nNorth,3\nSouth,4\nTotal,7\n", "--drop-last 1", ["Area", "Cases"], 2),
+        ("Area,Cases\nNorth,3\nSouth,4\nTotal,7\n", "--until ^Total$", ["Area", "Cases"], 2),
         ("Anna Smith\nBob Jones\n", "", ["Anna Smith"], 1),
         ("10:30:00\n11:45:10\n12:00:00\n", "", [""], 3),
         ("Name Age\nAnna 30\nBob 25\n", "", ["Name", "Age"], 2),

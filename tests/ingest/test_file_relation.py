@@ -96,7 +96,7 @@ def test_notes_below_many_rows_are_left_out(tmp_path: Path) -> None:
     rows = "".join(f"{at},x{at}\n" for at in range(11_000))
     for notes, options in (
         ("\nSource: register\n", ("--stop-at-blank",)),
-        ("Source: register\n", ("--drop-last", "1")),
+        ("Source: register\n", ("--until", "^Source:")),
     ):
         path.write_text(f"n,id\n{rows}{notes}")
         read, inferred = _read(path, tmp_path)

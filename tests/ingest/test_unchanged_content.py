@@ -113,7 +113,7 @@ def test_a_published_file_is_pulled_with_its_inferred_manifest(pulled: Pulled) -
     text = manifest_text("published.csv", "published", infer_file(sample, FileChoices(), reporter))
     options = '"--encoding", "ISO-8859-1", "--separator", ";", "--skip", "3", "--header-rows", "3"'
     assert f'- kind: Pipe\n          command: [odf, filter, "csv", {options}, "--stop-at-blank"]\n' in text
-    assert "read:\n        kind: Csv\n        header: true\n" in text
+    assert "header: true\n        dateFormat:" in text
     assert "# The header is in lines 4 to 6." in text
     (pulled.entry,) = pulled.workspace.add(read_manifests(text, "published.yaml"))
     assert pulled.pull().records == 2

@@ -93,6 +93,11 @@ class CsvRecord(NamedTuple):
         """The number of values that are not empty."""
         return sum(1 for cell in self.cells if cell and not cell.isspace())
 
+    @property
+    def first(self) -> str:
+        """The first value that is not empty, or ""."""
+        return next(filter(None, map(str.strip, self.cells)), "")
+
 
 class CsvDialect(NamedTuple):
     """How records are written.
@@ -733,7 +738,23 @@ class _LayoutSearch:
         table = self._records[names[-1] + 1 if names else first : last]
         if lines and not tail[0].filled and all(record.filled for record in table):
             return ["--stop-at-blank"], evidence
+        if lines and (until := self._end_pattern(tail, table)):
+            return ["--until", until], evidence
         return ["--drop-last", str(count)], evidence
+
+    def _end_pattern(self, tail: Sequence[CsvRecord], table: Sequence[CsvRecord]) -> str:
+        """Return a pattern of the first value below a table that no row of the table has, or "".
+
+        Unlike a number of records, it loses no row if a later file has fewer notes.
+        """
+        end = next(record.first for record in tail if record.filled)
+        word = end if _TOTAL.fullmatch(end) else end.split(maxsplit=1)[0]
+        pattern = f"^{re.escape(word)}" + ("$" if word == end else "")
+        if any(re.search(pattern, record.first) for record in table):
+            return ""
+        # Not all rows of a long file are among the records.
+        lines = len(re.findall(rf"(?m)^[\W_]*{re.escape(word)}", self._text))
+        return pattern if lines <= sum(1 for record in tail if word in record.first) else ""
 
 
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
