@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from odf_engine.ingest import new_columns as new_columns
     from odf_engine.ingest import polling_source as polling_source
     from odf_engine.ingest import push_source as push_source
+    from odf_engine.ingest.fetch import fetch_step as fetch_step
+    from odf_engine.ingest.fetch import model as fetch_model
     from odf_engine.ingest.read import file_table as file_table
     from odf_engine.metadata import yaml as metadata_yaml
     from odf_engine.net import download as net_download
@@ -95,6 +97,8 @@ else:
     verify_report = LazyModule("odf_engine.derive.verify.report")
     result_file = LazyModule("odf_engine.derive.verify.result_file")
     engine_router = LazyModule("odf_engine.engines.engine_router")
+    fetch_step = LazyModule("odf_engine.ingest.fetch.fetch_step")
+    fetch_model = LazyModule("odf_engine.ingest.fetch.model")
     new_columns = LazyModule("odf_engine.ingest.new_columns")
     polling_source = LazyModule("odf_engine.ingest.polling_source")
     push_source = LazyModule("odf_engine.ingest.push_source")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal, cast
 from odf_engine.base.config import FetchConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import InvalidManifest
-from odf_engine.ingest.fetch.fetch_step import fetch
-from odf_engine.ingest.fetch.model import ETAG, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import Container, SourceState
+from odf_engine.on_demand import fetch_model, fetch_step
 from odf_engine.workspace.environment import find_variables
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
+    from odf_engine.ingest.fetch.model import Payload
 
 
 @contextmanager
@@ -44,11 +44,11 @@ def run_fetch_program(
             allowed += find_variables(text)
     etag = environment.get("ODF_ETAG")
     with TemporaryDirectory(prefix="odf-fetch-") as folder:
-        context = FetchContext(
+        context = fetch_model.FetchContext(
             resolve=Path,
             root=Path(folder),
             dataset=cast("Dataset", None),  # only FilesGlob needs it
-            state=None if not etag else SourceState(SOURCE_NAME, ETAG, etag),
+            state=None if not etag else SourceState(fetch_model.SOURCE_NAME, fetch_model.ETAG, etag),
             job=Path(folder),
             config=FetchConfig(),
             reporter=reporter,
@@ -56,5 +56,5 @@ def run_fetch_program(
             allowed=allowed,
             name=program,
         )
-        with closing(fetch(Container(program, args=[*arguments]), context)) as payloads:
+        with closing(fetch_step.fetch(Container(program, args=[*arguments]), context)) as payloads:
             yield next(payloads, None)

@@ -407,10 +407,9 @@ class _LayoutSearch:
     def _find_comment(self, records: Sequence[CsvRecord]) -> str:
         """Return the prefix of lines that are comments, or ""."""
         for prefix in _COMMENTS:
-            marked = [
-                record for record in records if record.cells and record.cells[0].lstrip().startswith(prefix)
-            ]
-            if marked and all(self._is_aside(record) for record in marked):
+            filled = [record for record in records if record.filled]
+            marked = [record for record in filled if record.cells[0].lstrip().startswith(prefix)]
+            if 0 < len(marked) < len(filled) and all(map(self._is_aside, marked)):
                 return prefix
         return ""
 
