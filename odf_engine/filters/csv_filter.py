@@ -201,7 +201,7 @@ class _Table:
             first = next(((line, record) for line, record in records if self._is_row(record)), None)
             header = [[""] * (0 if first is None else len(first[1]))]
         names = list(options.names) or join_header(header)
-        if options.drop_empty:
+        if options.drop_empty and (options.header_rows or options.names):
             while names and not names[-1]:
                 names.pop()
         return unique_names(names), first

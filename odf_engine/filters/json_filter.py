@@ -59,18 +59,18 @@ def find_items(document: Any, path: str) -> list[Any]:
     Raises:
         BadData: there is no such list.
     """
-    found = document
+    value = document
     for part in path.split(".") if path else ():
-        if not isinstance(found, dict) or part not in found:
-            names = ", ".join(found) if isinstance(found, dict) else "none"
+        if not isinstance(value, dict) or part not in value:
+            names = ", ".join(value) if isinstance(value, dict) else "none"
             raise BadData(f"'{part}' of --items {path} not found", hint=f"members: {names}")
-        found = found[part]
-    if isinstance(found, dict) and not path:
-        lists = [value for value in found.values() if isinstance(value, list)]
-        found = lists[0] if len(lists) == 1 else found
-    if not isinstance(found, list):
+        value = value[part]
+    if isinstance(value, dict) and not path:
+        lists = [member for member in value.values() if isinstance(member, list)]
+        value = lists[0] if len(lists) == 1 else value
+    if not isinstance(value, list):
         raise BadData("the document has no list of items", hint="set --items to the path of the list")
-    return found
+    return value
 
 
 def as_objects(items: Sequence[Any]) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,7 @@ def listing(arguments: tuple[str, ...]) -> None:
 
 
 for _program in (pages, listing):
-    # The engine parses the options: they are those of fetch.args.
+    # The engine parses the options, as in fetch.args.
     _program.ignore_unknown_options = True
 
 

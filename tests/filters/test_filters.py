@@ -65,6 +65,7 @@ def test_a_table_in_any_dialect_is_read_back(rows: list[list[str]], separator: s
         ("Cases,,Deaths,\n2019,2020,2019,2020\n1,2,3,4\n", ["--header-rows", "2"],
          "Cases 2019,Cases 2020,Deaths 2019,Deaths 2020\n1,2,3,4\n"),
         ("1,2\n3,4\n", ["--header-rows", "0"], "c1,c2\n1,2\n3,4\n"),
+        ("1,2\n,\n3,4\n", ["--header-rows", "0", "--drop-empty"], "c1,c2\n1,2\n3,4\n"),
         ("1,2\n3,4\n", ["--header-rows", "0", "--names", "x, y"], "x,y\n1,2\n3,4\n"),
         ("a,A,,a\n1,2,3,4\n", [], "a,A_2,c3,a_3\n1,2,3,4\n"),
         ("a,b\n1,2\n3,4\nTotal,6\nSource,x\n", ["--drop-last", "2"], "a,b\n1,2\n3,4\n"),

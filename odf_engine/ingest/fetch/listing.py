@@ -55,7 +55,7 @@ class _File(NamedTuple):
 
 
 def fetch_listing(step: Container, context: FetchContext) -> Iterator[Payload]:
-    """Yield the files after the one in ``context.state``, one payload for each.
+    """Yield the files after the one in ``context.state``, with one payload for each file.
 
     Raises:
         InvalidManifest: an argument is invalid.

@@ -125,7 +125,7 @@ def _payloads(arguments: PagesArguments, context: FetchContext, reader: _PageRea
     number = 0
     try:
         for page in reader.pages():
-            # The next page is requested first: the state of the last payload is that of a complete list.
+            # The next page is requested first: the last payload has the state of a complete list.
             if batch.is_full() and page.items:
                 number += 1
                 state = _source_state(progress.state_before(page, reader.size), context, name)

@@ -28,27 +28,9 @@ _SAMPLE_CHARS: Final = 100_000
 _SAMPLE_RECORDS: Final = 200
 _MULTIPLE: Final = "\ue000"
 """Stands for a separator of several characters while a text is parsed."""
-_NULLS: Final = frozenset(
-    {
-        "na",
-        "n/a",
-        "nan",
-        "null",
-        "none",
-        "nil",
-        "\\n",
-        "-",
-        "--",
-        ".",
-        "..",
-        "...",
-        "?",
-        "#n/a",
-        ":",
-        "x",
-        "*",
-    }
-)
+_NULLS: Final = frozenset({
+    "na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "..", "...", "?", "#n/a", ":", "x", "*",
+})  # fmt: skip
 _NUMBER: Final = re.compile(
     r"[(<>~]?\s*[+-]?\s*[£$€¥]?\s*[+-]?(\d{1,3}([.,' \u00a0\u202f]\d{3})+|\d+|(?=[.,]\d))([.,]\d*)?"
     r"([eE][+-]?\d+)?\s*[%€*]?\)?",
@@ -118,7 +100,7 @@ class CsvLayout(NamedTuple):
 
     Attributes:
         dialect: how records are written.
-        header: the text of the header for each column, or "".
+        header: the name of each column, or "" if the file has none.
         has_header: whether the table has a header.
         rows: the records of the table that have a value for each column.
         bad_rows: the records of the table that have another number of values.

@@ -90,7 +90,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         encoding: empty for UTF-8.
         separator, quote, header: of CSV.
         filter: the arguments of ``odf filter`` that convert the file, or () if the reader can read it. The
-            columns and rows are those of the converted file.
+            columns and rows describe the converted file.
         evidence: why the file needs the filter.
         columns: the columns in the order of the file.
         lines: the first lines of the file.

@@ -210,7 +210,7 @@ def parse_native(step: Container) -> PagesArguments | ListingArguments | None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of a manifest."""
+    """A parser that reports errors as errors of a manifest."""
 
     def __init__(self) -> None:
         super().__init__(add_help=False, allow_abbrev=False, prog="")
