@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from odf_engine.errors import BadData
 from odf_engine.sync.server import service
-from odf_engine.sync.server.service import MessageCache
+from odf_engine.sync.server.service import MessageCache, MessageFile
 from tests.open_files import count_open_files
 
 
@@ -49,9 +50,13 @@ async def test_failed_message_is_created_again_but_cancelled_one_continues(messa
 
 
 async def test_old_messages_are_evicted_unless_in_use(
-    messages: MessageCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def run(create: Callable[[], MessageFile]) -> MessageFile:
+        return create()  # a thread of a pool keeps its last result for a moment
+
     monkeypatch.setattr(service, "_MAX_CACHE_BYTES", 1000)
+    messages = MessageCache(tmp_path / "cache", run, asyncio.Semaphore(2))
     first = await messages.get(0, lambda: b"x" * 400)
     for key in range(1, 20):
         await messages.get(key, lambda: b"y" * 400)
