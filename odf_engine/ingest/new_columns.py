@@ -20,12 +20,12 @@ from odf_engine.chain.state import ChainState
 from odf_engine.data.ddl import parse_comments, parse_ddl, to_ddl
 from odf_engine.data.odf_schema import columns_of_step, stored_schema
 from odf_engine.data.schema_enforcement import finest_timestamp_unit, match_columns, with_timestamp_unit
+from odf_engine.ingest.inference.file_inference import FileChoices
+from odf_engine.ingest.inference.file_sample import infer_file, read_sample
 from odf_engine.ingest.polling_source import sample_file
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.preprocess import INPUT, PreprocessContext, PreprocessedRows, preprocess, steps_of
 from odf_engine.ingest.raw_query import FindEngine
-from odf_engine.ingest.read.file_inference import FileChoices
-from odf_engine.ingest.read.file_sample import infer_file, read_sample
 from odf_engine.ingest.read.read_step import ReadOptions, csv_file, first_row, read
 from odf_engine.ingest.result_schema import drop_column, operation_column, result_schema
 from odf_engine.metadata.model import (

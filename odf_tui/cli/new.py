@@ -10,13 +10,12 @@ from pathlib import Path
 
 import click
 
-from odf_engine.api import DatasetAlias, FileChoices, Reporter, infer_file, is_url, load_sample
+from odf_engine.api import DatasetAlias, FileChoices, Reporter, infer_file, is_url, load_sample, manifest_text
 from odf_engine.api.samples import DERIVATIVE, PUSH, ROOT
 from odf_engine.errors import NotFound, UsageError
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import data_stream
 from odf_tui.cli.shared.workspace import open_workspace
-from odf_tui.features.definitions.file_manifest import manifest_text
 
 ORDER = 30
 MEANINGS = "create template"

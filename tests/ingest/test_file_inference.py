@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
-from odf_engine.ingest.read.file_inference import FileChoices, InferredFile, infer_csv, time_parser
+from odf_engine.ingest.inference.file_inference import FileChoices, InferredFile, infer_csv, time_parser
 
 
 def infer(text: str, **choices: object) -> InferredFile:

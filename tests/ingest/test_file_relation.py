@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from odf_engine.base.progress import Reporter
-from odf_engine.ingest.read.file_inference import parsed_text
+from odf_engine.ingest.inference.file_inference import parsed_text
 from odf_engine.ingest.read.file_relation import file_relation, open_data_files
 from odf_engine.sql.duckdb_text import PREPARATION
 from tests.ingest.recorder import Recorder

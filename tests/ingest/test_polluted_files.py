@@ -11,7 +11,7 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
 from odf_engine.filters.command_line import run_filter
-from odf_engine.ingest.read.file_inference import FileChoices, infer_csv
+from odf_engine.ingest.inference.file_inference import FileChoices, infer_csv
 from tests.bench.ingest.pollock import LoadedTable, connected, load_table, measures
 from tests.ingest.polluted_files import KINDS, Form, polluted_files, random_tables
 

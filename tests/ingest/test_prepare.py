@@ -12,8 +12,8 @@ import pytest
 from odf_engine.base.config import Config
 from odf_engine.base.settings import save, set_value
 from odf_engine.errors import BadData
+from odf_engine.ingest.inference.file_sample import read_sample
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
-from odf_engine.ingest.read.file_sample import read_sample
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
 from odf_engine.workspace.workspace import Workspace

@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime
 import pytest
 
 from odf_engine.base.progress import Reporter
-from odf_engine.ingest.read.file_inference import FileChoices
-from odf_engine.ingest.read.file_sample import infer_file, load_sample
+from odf_engine.ingest.inference.file_inference import FileChoices
+from odf_engine.ingest.inference.file_manifest import manifest_text
+from odf_engine.ingest.inference.file_sample import infer_file, load_sample
 from odf_engine.metadata.yaml import read_manifests
-from odf_tui.features.definitions.file_manifest import manifest_text
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.pulling import Pulled
 

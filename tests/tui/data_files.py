@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from odf_engine.base.progress import Reporter
-from odf_engine.ingest.read.file_inference import FileChoices
-from odf_engine.ingest.read.file_sample import infer_file, is_url, read_sample
-from odf_tui.features.definitions.file_manifest import example_file, manifest_text
+from odf_engine.ingest.inference.file_inference import FileChoices
+from odf_engine.ingest.inference.file_manifest import example_file, manifest_text
+from odf_engine.ingest.inference.file_sample import infer_file, is_url, read_sample
 
 
 def infer_manifest(location: str, folder: Path, name: str) -> str:

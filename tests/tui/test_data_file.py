@@ -21,8 +21,9 @@ from odf_engine.base import settings
 from odf_engine.base.config import FetchConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, SourceUnavailable
-from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
-from odf_engine.ingest.read.file_sample import (
+from odf_engine.ingest.inference.file_inference import FileChoices, InferredFile
+from odf_engine.ingest.inference.file_manifest import manifest_text
+from odf_engine.ingest.inference.file_sample import (
     FileSample,
     download_sample,
     infer_file,
@@ -37,7 +38,6 @@ from odf_tui.features.definitions.file_dialog import (
     ParsedRows,
     RawLines,
 )
-from odf_tui.features.definitions.file_manifest import manifest_text
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog

@@ -14,7 +14,8 @@ import pytest
 
 from odf_engine.api.samples import make_demo
 from odf_engine.errors import Conflict
-from odf_engine.ingest.read.file_sample import find_data_files
+from odf_engine.ingest.inference.file_manifest import suggest_name
+from odf_engine.ingest.inference.file_sample import find_data_files
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import SetPollingSource
@@ -24,7 +25,6 @@ from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import DataFileDialog
-from odf_tui.features.definitions.file_manifest import suggest_name
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog

@@ -20,6 +20,7 @@ from odf_engine.base.config import FetchConfig
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import BadData, OdfError, disk_hint
+from odf_engine.ingest.inference.file_sample import is_url, split_extensions
 from odf_engine.ingest.read.file_relation import (
     DataFile,
     bad_lines_query,
@@ -29,7 +30,6 @@ from odf_engine.ingest.read.file_relation import (
     open_data_files,
     raw_relation,
 )
-from odf_engine.ingest.read.file_sample import is_url, split_extensions
 from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest, max_memory
 from odf_engine.sql.duckdb_text import PREPARATION, SETTINGS, literal, quoted, storable_value
 

@@ -25,7 +25,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
 from odf_engine.filters.command_line import run_filter
-from odf_engine.ingest.read.file_inference import (
+from odf_engine.ingest.inference.file_inference import (
     BOOLEANS,
     EPOCHS,
     INTEGER,
@@ -36,7 +36,7 @@ from odf_engine.ingest.read.file_inference import (
     InferredFile,
     pattern_regex,
 )
-from odf_engine.ingest.read.file_sample import infer_file, read_sample
+from odf_engine.ingest.inference.file_sample import infer_file, read_sample
 from odf_engine.sql.duckdb_text import literal, path_list, quoted
 
 if TYPE_CHECKING:

@@ -22,7 +22,13 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.processes import build_python_environment, is_process_running, read_memory
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.ingest.read.file_sample import FORMATS, MAX_FILES, find_data_files, is_url, split_extensions
+from odf_engine.ingest.inference.file_sample import (
+    FORMATS,
+    MAX_FILES,
+    find_data_files,
+    is_url,
+    split_extensions,
+)
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.net.urls import without_login
 

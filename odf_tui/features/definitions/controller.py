@@ -16,8 +16,11 @@ from odf_engine.api import (
     UpdateResult,
     Validate,
     ValidateResult,
+    example_file,
     find_data_files,
     load_sample,
+    manifest_text,
+    suggest_name,
 )
 from odf_engine.api.model import DatasetRow, PendingEvent
 from odf_engine.api.samples import MANIFESTS, demo_files
@@ -25,7 +28,6 @@ from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.file_dialog import DataFileDialog, ImportedFile
-from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
 from odf_tui.features.definitions.manifest_dialogs import (
     AddManifestDialog,
     DataFilePicker,

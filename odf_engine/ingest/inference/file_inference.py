@@ -16,7 +16,7 @@ from odf_engine.base.arrow import pa, types
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import BadData
-from odf_engine.ingest.read.csv_layout import find_dialect, find_layout, sample_records
+from odf_engine.ingest.inference.csv_layout import find_dialect, find_layout, sample_records
 
 MAX_ROWS: Final = 10_000
 """Number of rows that are inspected."""

@@ -33,8 +33,7 @@ from odf_engine.data.parquet.parquet_reader import (
 )
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, has_surrogates
-from odf_engine.ingest.read.dbf import DbfTable
-from odf_engine.ingest.read.file_inference import (
+from odf_engine.ingest.inference.file_inference import (
     MAX_ROWS,
     TIME_NAME,
     FileChoices,
@@ -45,6 +44,7 @@ from odf_engine.ingest.read.file_inference import (
     infer_rows,
     parsed_text,
 )
+from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
-from odf_engine.api import FORMATS, InferredColumn, InferredFile, is_url, is_valid_name, split_extensions
+from odf_engine.identity.names import is_valid_name
+from odf_engine.ingest.inference.file_inference import InferredColumn, InferredFile
+from odf_engine.ingest.inference.file_sample import FORMATS, is_url, split_extensions
 
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"
