@@ -232,7 +232,7 @@ def json_conversion(document: object) -> Conversion | None:
         paths = [str(at) for at, item in enumerate(document) if isinstance(item, list)]
         items = find_items(document, paths[0])
         if len(paths) == 1 and items and all(isinstance(item, dict) for item in items):
-            return _items_conversion(paths[0], len(items))
+            return items_conversion(paths[0])
     if isinstance(document, dict):
         lists = [(name, value) for name, value in document.items() if isinstance(value, list)]
         for name, value in lists:
@@ -247,12 +247,14 @@ def _rows_conversion(rows: Sequence[Sequence[object]], path: str) -> Conversion 
     is_header = len(names) == len(set(names)) == len(header) >= _MIN_HEADER_NAMES
     if not is_header or not data or any(len(row) != len(header) for row in data):
         return None
-    return _items_conversion(path, len(data))
+    return items_conversion(path)
 
 
-def _items_conversion(path: str, count: int) -> Conversion:
-    options = ("--items", path) if path else ()
-    return Conversion("NdJson", ("json", *options), f"a list of {count_of(count, 'item')}")
+def items_conversion(path: str) -> Conversion:
+    """Return a filter for the list at a path of a JSON document, or for the document if the path is ""."""
+    return Conversion(
+        "NdJson", ("json", *(("--items", path) if path else ())), "a list inside a JSON document"
+    )
 
 
 class _OutputFull(Exception):

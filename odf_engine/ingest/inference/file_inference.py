@@ -91,7 +91,8 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         separator, quote, header: of CSV.
         filters: the arguments of each ``odf filter`` that converts the file, in order, or () if the reader
             can read it. The columns and rows describe the converted file.
-        evidence: why the file needs the filters.
+        paging: the arguments of ``odf/pages`` after ``--url``, or () if the list is in one file.
+        evidence: why the file needs the filters, or is a list in pages.
         columns: the columns in the order of the file.
         lines: the first lines of the file.
         rows: the values of each inspected row as text, with its line; None is null.
@@ -113,6 +114,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     quote: str = '"'
     header: bool = False
     filters: tuple[tuple[str, ...], ...] = ()
+    paging: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     columns: tuple[InferredColumn, ...] = ()
     lines: Sequence[str] = ()

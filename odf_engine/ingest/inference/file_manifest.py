@@ -71,12 +71,11 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
         found: format and columns.
         problem: why the columns are only an example, or "" if they are not.
     """
-    url = location if is_url(location) else f"file:{location}"
     plan = _ReadPlan(file)
     lines = [
         "- kind: SetPollingSource",
         "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
-        "  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}",
+        *_fetch_lines(location, file),
         *_prepare_lines(file),
         *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
@@ -99,6 +98,23 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
         "  metadata:",
     ]
     return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n"
+
+
+def _fetch_lines(location: str, file: InferredFile) -> list[str]:
+    if file.paging:
+        arguments = [("--url", location), *_option_pairs(file.paging)]
+        lines = [" ".join(json.dumps(word, ensure_ascii=False) + "," for word in pair) for pair in arguments]
+        return [
+            f"  # {_one_line(file.evidence[-1][0].upper() + file.evidence[-1][1:])}.",
+            "  fetch:", "    kind: Container", "    image: odf/pages:1", "    args: [",
+            *(f"      {line}" for line in lines), "    ]",
+        ]  # fmt: skip
+    url = location if is_url(location) else f"file:{location}"
+    return ["  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}"]
+
+
+def _option_pairs(arguments: Sequence[str]) -> list[Sequence[str]]:
+    return [arguments[at : at + 2] for at in range(0, len(arguments), 2)]
 
 
 def _prepare_lines(file: InferredFile) -> list[str]:

@@ -34,6 +34,7 @@ from odf_engine.data.parquet.parquet_reader import (
 )
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, has_surrogates
+from odf_engine.filters.json_filter import find_items
 from odf_engine.ingest.inference.file_conversion import (
     FORMATS,
     SHEETS,
@@ -41,6 +42,7 @@ from odf_engine.ingest.inference.file_conversion import (
     converted_beginning,
     find_conversion,
     is_workbook,
+    items_conversion,
     json_conversion,
     listed,
     members_conversion,
@@ -56,6 +58,7 @@ from odf_engine.ingest.inference.file_inference import (
     infer_rows,
     parsed_text,
 )
+from odf_engine.ingest.inference.list_paging import ListPaging, find_paging
 from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 
@@ -125,6 +128,8 @@ class FileSample(msgspec.Struct, frozen=True):
         schema: their columns.
         filters: the arguments of each ``odf filter`` that wrote the data, in order.
         evidence: why the file needs the filters, or why this entry of the archive was chosen.
+        url: the URL of the file, or "" for a local file.
+        paging: the arguments of ``odf/pages`` after ``--url`` for a list in pages, whose items are the data.
     """
 
     kind: str
@@ -136,6 +141,8 @@ class FileSample(msgspec.Struct, frozen=True):
     schema: pa.Schema | None = None
     filters: tuple[tuple[str, ...], ...] = ()
     evidence: tuple[str, ...] = ()
+    url: str = ""
+    paging: tuple[str, ...] = ()
 
 
 def split_extensions(location: str) -> tuple[str, str]:
@@ -350,7 +357,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
             path = _gunzip_start(path, suffix)
             sample = read_sample(path, path.name, reporter)
             return msgspec.structs.replace(sample, compression="Gzip", complete=False)
-        return read_sample(path, url, reporter)
+        return msgspec.structs.replace(read_sample(path, url, reporter), url=url)
 
 
 def _gunzip_start(path: Path, suffix: str) -> Path:
@@ -491,6 +498,7 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         entry=sample.entry,
         sub_path=sub_path,
         filters=filters,
+        paging=sample.paging,
         evidence=(*sample.evidence, *found.evidence),
         encoding=decoded.encoding,
         lines=[line.rstrip("\r") for line in lines[:_MAX_LINES]],
@@ -499,22 +507,44 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
 
 
 def _converted_items(sample: FileSample) -> FileSample | None:
-    """Return the items of a JSON document that only a filter can read, or None for another document."""
+    """Return the items of a JSON document that is a page, or that only a filter can read, or None."""
     try:
-        conversion = json_conversion(json.loads(sample.data)) if sample.complete else None
+        document = json.loads(sample.data) if sample.complete else None
     except (ValueError, RecursionError):
         return None
+    conversion = json_conversion(document)
+    paging = _paging_of(sample, document, conversion)
+    if paging is not None:
+        path = paging.arguments[1] if paging.arguments[0] == "--items" else ""
+        conversion = items_conversion(path)
     if conversion is None:
         return None
     data, complete = converted_beginning(io.BytesIO(sample.data), conversion, _MAX_DOCUMENT)
+    sample = msgspec.structs.replace(sample, kind=conversion.kind, data=data, complete=complete)
+    if paging is not None:
+        evidence = (*sample.evidence, paging.evidence)
+        return msgspec.structs.replace(sample, paging=paging.arguments, evidence=evidence, complete=False)
     return msgspec.structs.replace(
         sample,
-        kind=conversion.kind,
-        data=data,
-        complete=complete,
         filters=(*sample.filters, conversion.filter),
         evidence=(*sample.evidence, conversion.evidence),
     )
+
+
+def _paging_of(sample: FileSample, document: Any, conversion: Conversion | None) -> ListPaging | None:
+    """Return the paging of a document from a server, or None if it is complete."""
+    if not sample.url or sample.compression or sample.filters:
+        return None
+    path = conversion.filter[-1] if conversion is not None and len(conversion.filter) > 1 else ""
+    if not path and isinstance(document, dict):
+        path = ".".join(next(_find_lists(document, ()), ((), []))[0])
+    try:
+        items = find_items(document, path)
+    except BadData:
+        return None
+    if not items or not all(isinstance(item, dict) for item in items):
+        return None
+    return find_paging(document, sample.url, path, len(items))
 
 
 def _starts_with_object_lines(data: bytes) -> bool:
