@@ -240,7 +240,7 @@ class _SourceExtension:
         """Return the types of the columns of a CSV file as DDL."""
         reporter = self.context.reporter
         separator = None if step.separator is None else step.separator.replace("\\t", "\t")
-        choices = FileChoices(separator or ",", step.quote or '"', step.encoding, header=True)
+        choices = FileChoices(separator or ",", step.quote or '"', step.encoding, header=True, unpivot=False)
         inferred = infer_file(read_sample(file.path, _SAMPLE_NAME, reporter), choices, reporter)
         # The read step has one format for all columns. Values in another one can be cast by the query.
         return ["STRING" if column.form else column.type for column in inferred.columns]

@@ -279,6 +279,25 @@ async def test_the_dialog_shows_the_filter_of_a_file(tmp_path: Path) -> None:
         assert "2024-01-02" in text  # parsed
 
 
+async def test_the_dialog_turns_columns_of_years_into_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("area,2020,2021,2022\nA,1,2,3\nB,4,,6\n")
+    dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "y periods are rows" in app.text() and "5 rows" in app.text()
+        await pilot.press("y")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "y periods are columns (3 columns are years: 2020 to 2022)" in app.text()
+        assert "2 rows" in app.text()
+        await pilot.press("y", "enter")
+        await app.workers.wait_for_complete()
+    assert isinstance(app.result, ImportedFile)
+    assert app.result.found is not None
+    assert [column.name for column in app.result.found.columns] == ["area", "year", "value"]
+
+
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%dT%H:%M:%SZ", "%s"])
 async def test_watermark_of_a_forecast_follows_its_times(tmp_path: Path, form: str) -> None:
     start = datetime.now(UTC)

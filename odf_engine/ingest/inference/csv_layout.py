@@ -95,6 +95,15 @@ class CsvDialect(NamedTuple):
     escape: str = ""
 
 
+def dialect_options(dialect: CsvDialect) -> Iterator[str]:
+    """Yield the options of the filter ``csv`` for a dialect."""
+    for name, value, default in zip(
+        ("--separator", "--quote", "--escape"), dialect, CsvDialect(), strict=True
+    ):
+        if value != default:
+            yield from (name, value)
+
+
 class CsvLayout(NamedTuple):
     """The parts of a file.
 
@@ -616,7 +625,7 @@ class _LayoutSearch:
             has_header=has_header,
             rows=rows,
             bad_rows=bad_rows,
-            filter=("csv", *self._dialect_options(), *options) if evidence else (),
+            filter=("csv", *dialect_options(self._dialect), *options) if evidence else (),
             evidence=tuple(evidence),
         )
 
@@ -637,13 +646,6 @@ class _LayoutSearch:
             elif record.filled:
                 bad.append(record)
         return rows, bad
-
-    def _dialect_options(self) -> Iterator[str]:
-        for name, value, default in zip(
-            ("--separator", "--quote", "--escape"), self._dialect, CsvDialect(), strict=True
-        ):
-            if value != default:
-                yield from (name, value)
 
     def _format_evidence(self) -> list[str]:
         """Return the parts of the format that the readers do not have."""

@@ -17,6 +17,7 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import BadData
 from odf_engine.ingest.inference.csv_layout import find_dialect, find_layout, sample_records
+from odf_engine.ingest.inference.period_columns import find_period_columns, unpivoted
 
 MAX_ROWS: Final = 10_000
 """Number of rows that are inspected."""
@@ -29,6 +30,7 @@ class FileChoices(msgspec.Struct, frozen=True):
 
     Attributes:
         separator, quote, encoding, header: of CSV.
+        unpivot: whether columns of years, quarters, months or days become rows.
         types: type and format of columns by their position; see :class:`InferredColumn`.
         names: names of columns by their position.
         time: name of the event time column, or "".
@@ -40,6 +42,7 @@ class FileChoices(msgspec.Struct, frozen=True):
     quote: str | None = None
     encoding: str | None = None
     header: bool | None = None
+    unpivot: bool | None = None
     types: Mapping[int, tuple[str, str]] = {}
     names: Mapping[int, str] = {}
     time: str | None = None
@@ -93,6 +96,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
             can read it. The columns and rows describe the converted file.
         paging: the arguments of ``odf/pages`` after ``--url``, or () if the list is in one file.
         evidence: why the file needs the filters, or is a list in pages.
+        periods: the columns that are years, quarters, months or days, in words, or "".
         columns: the columns in the order of the file.
         lines: the first lines of the file.
         rows: the values of each inspected row as text, with its line; None is null.
@@ -116,6 +120,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     filters: tuple[tuple[str, ...], ...] = ()
     paging: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    periods: str = ""
     columns: tuple[InferredColumn, ...] = ()
     lines: Sequence[str] = ()
     rows: Sequence[tuple[int, Sequence[str | None]]] = ()
@@ -170,7 +175,10 @@ def infer_csv(
         raise BadData("the file has no rows", hint="choose a file with at least one row")
     reporter.raise_if_cancelled()
     layout = find_layout(text, records, dialect, complete=complete, header=choices.header)
-    rows, width = layout.rows[:MAX_ROWS], len(layout.header)
+    width, periods = len(layout.header), find_period_columns(layout.header)
+    if periods is not None and choices.unpivot is not False:
+        layout = unpivoted(layout, periods)
+    rows = layout.rows[:MAX_ROWS]
     complete = complete and len(rows) == len(layout.rows)
     comma = _has_decimal_comma([row for _, row in rows[:1000]], dialect.separator)
     columns: list[InferredColumn] = []
@@ -198,6 +206,7 @@ def infer_csv(
         header=layout.has_header,
         filters=(filter_,) if filter_ else (),
         evidence=layout.evidence,
+        periods="" if periods is None else periods.evidence,
         columns=tuple(columns),
         rows=shown,
         bad_rows=sorted(bad, key=lambda bad_row: bad_row.line),

@@ -99,7 +99,7 @@ def open_data_files(
         inferred = known.get(key) if key is not None else None
         if inferred is None:
             sample = read_sample(path, path.name, reporter)
-            inferred = infer_file(sample, choices or FileChoices(), reporter)
+            inferred = infer_file(sample, choices or FileChoices(unpivot=False), reporter)
             if key is not None and inferred.header and not inferred.encoding and not inferred.filters:
                 known[key] = inferred
         files.append(DataFile(_readable_file(path, inferred, scratch, reporter), inferred))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -34,6 +35,7 @@ from odf_tui.widgets.line_view import LineScroll, LineView, StaticLines, Wrapped
 
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _SEPARATOR_NAMES: Final[Mapping[str, str]] = {"\t": "tab"}
+_EVIDENCE_WIDTH: Final = 68
 _QUOTES: Final = ('"', "'", "")
 _MERGES: Final = ("Ledger", "Snapshot", "UpsertStream", "Append")
 _MERGE_REMARKS: Final[Mapping[str, str]] = {
@@ -260,6 +262,12 @@ class DataFileDialog(Dialog[ImportedFile]):
         Binding("u", "next_quote", "next quote", show=False),
         Binding("h", "toggle_header", "first row has names, or not", show=False),
         Binding("c", "choose_encoding", "encoding", show=False),
+        Binding(
+            "y",
+            "toggle_periods",
+            "columns of years, quarters, months or days become rows, or stay",
+            show=False,
+        ),
         Binding("b", "list_bad_rows", "list the bad rows, and go to one", show=False),
         Binding("n", "next_bad_row(1)", "next bad row", show=False),
         Binding("N", "next_bad_row(-1)", "previous bad row", show=False),
@@ -376,10 +384,8 @@ class DataFileDialog(Dialog[ImportedFile]):
         if file.lines:
             form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (file.encoding or "UTF-8", "")]
         rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
-        filtered: list[list[Span]] = []
-        if file.filters:
-            filtered.append([(" filter ", "muted"), (printable("; ".join(file.evidence)), "strong")])
-        return [form, *filtered, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
+        bad = self._bad_rows_spans(file)
+        return [form, *_evidence_lines(file), [(f" {rows}", ""), *bad], *self._merge_lines(file)]
 
     def _bad_rows_spans(self, file: InferredFile) -> list[Span]:
         """Return the number of bad rows, and what a pull does with them."""
@@ -586,6 +592,13 @@ class DataFileDialog(Dialog[ImportedFile]):
         if self._is_csv() and self._found is not None:
             self._choose_dialect(header=not self._found.header)
 
+    def action_toggle_periods(self) -> None:
+        """Turn columns of years, quarters, months or days into rows, or keep them."""
+        if self._found is not None and self._found.periods:
+            self._choose_dialect(unpivot=self._choices.unpivot is False)
+        else:
+            self.show_notice("no columns are years, quarters, months or days")
+
     def action_choose_encoding(self) -> None:
         """Choose the encoding."""
         if self._found is None or not self._found.lines:
@@ -644,6 +657,21 @@ class DataFileDialog(Dialog[ImportedFile]):
         self.query_one(ParsedRows).go_to(line)
         reasons = [row.reason for row in self._found.bad_rows if row.line == line] if self._found else []
         self.show_notice(f"line {line}: {printable('; '.join(reasons))}")
+
+
+def _evidence_lines(file: InferredFile) -> list[list[Span]]:
+    """Return why the file needs filters, in at most two lines, and what period columns become."""
+    name = "pages" if file.paging else "filter" if file.filters else "file"
+    texts = textwrap.wrap(printable("; ".join(file.evidence)), _EVIDENCE_WIDTH, max_lines=2, placeholder=" …")
+    lines: list[list[Span]] = [
+        [(f" {name if number == 0 else '':6} ", "muted"), (text, "strong")]
+        for number, text in enumerate(texts)
+    ]
+    if file.periods:
+        is_turned = any("--unpivot" in arguments for arguments in file.filters)
+        effect = "rows" if is_turned else f"columns ({printable(file.periods)})"
+        lines.append([(" ", ""), ("y", "key"), (" periods are ", "muted"), (effect, "strong")])
+    return lines
 
 
 def _next(values: Sequence[str], value: str) -> str:
