@@ -82,6 +82,7 @@ def test_column_types_and_formats_are_inferred(
         ("a;b\n1,5;2,5\n", ";", True, ["a", "b"]),
         ("1,5;2,5\n3,5;4,5\n", ";", False, ["c1", "c2"]),
         ("a\tb, c\n1\tx, y\n", "\t", True, ["a", "b, c"]),
+        ("0.5, 1.5\n0.25, 1\n", ", ", False, ["c1", "c2"]),
         ("a|b\n1|2\n", "|", True, ["a", "b"]),
         ("name\nx\ny\n", ",", True, ["name"]),
         ("x,n\nx,1\ny,2\n", ",", True, ["x", "n"]),
@@ -135,6 +136,13 @@ def test_separator_header_and_names_are_inferred(
         # Names for another number of columns.
         ("a,b,c\n1,2,3,\n4,5,6,\n", "--names a,b,c,c4", ["a", "b", "c", ""], 2),
         ('"mpg","cyl"\n"1",21,6\n"2",22,4\n', "--names c1,mpg,cyl", ["", "mpg", "cyl"], 2),
+        # Names of rows that are texts, above columns with equal names.
+        ('"x";"x";"load";"load"\n"first";0;1;0.5;0.25\n"second";1;0;0.75;0.5\n',
+         "--separator ; --names c1,x,x_2,load,load_2", ["", "x", "x", "load", "load"], 2),
+        # Several tables with titles and other headers.
+        ("Visits,,,,,\nPerson,Date,Guest,Reason,,\nA,May,Church,Talk,,\nB,May,Press,Talk,,\n,,,,,\n"
+         "Travel,,,,,\nPerson,Day,Place,Reason of it,Means,Cost\nA,Tuesday,Rome,Fair,Train,ten\n", "--skip 1",
+         ["Person", "Date", "Guest", "Reason", "", ""], 6),
         ("id,name,x,y,z\n1,foo,2\n2,bar,3,4\n3,baz,3\n4,q,1,2,3\n5,r,9\n", "--ragged pad",
          ["id", "name", "x", "y", "z"], 5),
         ("Area,Cases\nNorth,3\nSouth,4\nTotal,7\n", "--until ^Total$", ["Area", "Cases"], 2),

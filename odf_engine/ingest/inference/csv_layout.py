@@ -18,7 +18,7 @@ from odf_engine.base.progress import count_of
 from odf_engine.filters.csv_filter import join_header, unique_names
 
 _SEPARATORS: Final = {
-    "\t": 1.05, ";": 1.0, "|": 1.0, ",": 1.0, ", ": 1.0, "\t\t": 1.05, "^": 0.95, "~": 0.95, ":": 0.8,
+    "\t": 1.05, ";": 1.0, "|": 1.0, ",": 1.0, ", ": 1.01, "\t\t": 1.05, "^": 0.95, "~": 0.95, ":": 0.8,
     " ": 0.7,
 }  # fmt: skip
 """Separators with a factor of their score. A space or a colon is also part of texts and times."""
@@ -57,6 +57,7 @@ _TOTAL: Final = re.compile(
 )
 _COMMENTS: Final = ("#", "//", "%")
 _MAX_HEADER_ROWS: Final = 5
+_MAX_REPEATED: Final = 2
 _SENTENCE: Final = 30
 """Number of characters above which a value is a sentence."""
 _SINGLE_QUOTED: Final = re.compile(r"(?m)(?:^|[,;\t|:^~ ])'[^'\n]*'(?=[,;\t|:^~ ]|\r?$)")
@@ -454,7 +455,8 @@ class _LayoutSearch:
         wide = [at for at in self._rows if self._is_full(self._records[at])] or self._rows or [0]
         start = wide[0]
         rows = [self._records[at] for at in wide[1:] if len(self._records[at].cells) == self._width]
-        if not _is_header(self._records[start].cells, [row.cells for row in rows]):
+        is_below_title = start > 0 and self._is_title(self._records[start - 1])
+        if not _is_header(self._records[start].cells, [row.cells for row in rows], is_below_title):
             return start
         return self._next_row(start)
 
@@ -482,8 +484,9 @@ class _LayoutSearch:
             below = record if below is None or record.filled > below.filled else below
             if number + 1 == _MAX_HEADER_ROWS or self._width == 1:
                 break
-        names = self._header_texts(self._records[top:first])
-        return first if len({name.casefold() for name in names if name}) * 2 < self._width else top
+        names = list(filter(None, self._header_texts(self._records[top:first])))
+        is_short = len(names) * 2 < min(self._width, self._typical)
+        return first if is_short or len(set(names)) < min(2, self._width) else top
 
     def _is_header_row(self, record: CsvRecord, below: CsvRecord | None, above: CsvRecord | None) -> bool:
         """Return whether a record is a part of the header.
@@ -515,12 +518,12 @@ class _LayoutSearch:
         return self._is_full(above) and not any(upper.strip() and lower.strip() for upper, lower in pairs)
 
     def _header_texts(self, records: Sequence[CsvRecord]) -> list[str]:
-        """Return the texts of each column. The first column of numbered rows may have no name."""
+        """Return the texts of each column. The first column may have no name, if its values name the rows."""
         rows = [record.cells for record in records if record.filled]
         names = (join_header(rows) if rows else [])[: self._width]
         if rows and len(names) == self._width - 1:
-            full = [record for record in self._records if len(record.cells) == self._width]
-            if all(row.cells[0] == str(at + 1) for at, row in enumerate(full[:_SAMPLE_RECORDS])):
+            full = [record.cells for record in self._records if len(record.cells) == self._width]
+            if len(full) > 1 and len({row[0] for row in full}) == len(full) and any(row[-1] for row in full):
                 names = ["", *names]
         return names + [""] * (self._width - len(names))
 
@@ -740,19 +743,21 @@ class _LayoutSearch:
         return pattern if lines <= sum(1 for record in tail if word in record.first) else ""
 
 
-def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]], is_below_title: bool) -> bool:
     """Return whether the first record of a table of texts has names.
 
-    They are different texts that no other record has in the same column. Records that repeat the header are
-    ignored.
+    They are different texts that no other record has in the same column. Records that repeat several names
+    are ignored: they are headers too. Below a title, the first record has names also if a few others repeat
+    one of them.
     """
     names = [cell.strip() for cell in first]
     used = [cell for cell in names if cell]
-    if 2 * len(used) < len(names) or len({cell.casefold() for cell in used}) < len(used):
+    is_start = len(used) > 2 and all(names[: len(used)])
+    if (2 * len(used) < len(names) and not is_start) or len({cell.casefold() for cell in used}) < len(used):
         return False
     if not all(_YEAR.fullmatch(cell) or re.search(r"[^\W\d_]", cell) for cell in used):
         return False
     if any(_kind(cell) == "date" for cell in used) or all(map(_YEAR.fullmatch, used)):
         return False
-    rows = [row for row in rows if row != first]
-    return not any(row[at].strip() == name for row in rows for at, name in enumerate(names) if name)
+    repeated = (sum(1 for at, name in enumerate(names) if name and row[at].strip() == name) for row in rows)
+    return sum(1 for count in repeated if count == 1) <= (_MAX_REPEATED if is_below_title else 0)
