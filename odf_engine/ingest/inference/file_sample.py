@@ -464,7 +464,8 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         return _with_key(found, choices)
     if sample.kind == "Json" and (converted := _converted_items(sample)) is not None:
         return infer_file(converted, choices, reporter)
-    decoded = _decode(sample, choices.encoding)
+    is_utf8 = bool(sample.filters) and sample.filters[-1][0] != "unpack"
+    decoded = _decode(sample, "utf-8" if is_utf8 else choices.encoding)
     lines = decoded.text.split("\n")
     if lines and not lines[-1]:
         lines.pop()

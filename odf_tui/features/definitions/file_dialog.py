@@ -384,8 +384,8 @@ class DataFileDialog(Dialog[ImportedFile]):
         if file.lines:
             form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (file.encoding or "UTF-8", "")]
         rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
-        bad = self._bad_rows_spans(file)
-        return [form, *_evidence_lines(file), [(f" {rows}", ""), *bad], *self._merge_lines(file)]
+        counts = [(f" {rows}", ""), *self._bad_rows_spans(file)]
+        return [form, *_evidence_lines(file), [*_period_spans(file), *counts], *self._merge_lines(file)]
 
     def _bad_rows_spans(self, file: InferredFile) -> list[Span]:
         """Return the number of bad rows, and what a pull does with them."""
@@ -660,18 +660,21 @@ class DataFileDialog(Dialog[ImportedFile]):
 
 
 def _evidence_lines(file: InferredFile) -> list[list[Span]]:
-    """Return why the file needs filters, in at most two lines, and what period columns become."""
+    """Return why the file needs filters, in at most two lines."""
     name = "pages" if file.paging else "filter" if file.filters else "file"
     texts = textwrap.wrap(printable("; ".join(file.evidence)), _EVIDENCE_WIDTH, max_lines=2, placeholder=" …")
-    lines: list[list[Span]] = [
+    return [
         [(f" {name if number == 0 else '':6} ", "muted"), (text, "strong")]
         for number, text in enumerate(texts)
     ]
-    if file.periods:
-        is_turned = any("--unpivot" in arguments for arguments in file.filters)
-        effect = "rows" if is_turned else f"columns ({printable(file.periods)})"
-        lines.append([(" ", ""), ("y", "key"), (" periods are ", "muted"), (effect, "strong")])
-    return lines
+
+
+def _period_spans(file: InferredFile) -> list[Span]:
+    """Return what becomes of columns of years, quarters, months or days."""
+    if not file.periods:
+        return []
+    effect = "rows" if any("--unpivot" in arguments for arguments in file.filters) else "columns"
+    return [(" ", ""), ("y", "key"), (" periods ", "muted"), (effect, "strong"), (" ", "")]
 
 
 def _next(values: Sequence[str], value: str) -> str:
