@@ -63,7 +63,7 @@ from odf_engine.derive.provenance.model import to_ranges as to_ranges
 from odf_engine.derive.verify.finding_kinds import NOT_RECOMPUTED as NOT_RECOMPUTED
 from odf_engine.derive.verify.model import OriginReport as OriginReport
 from odf_engine.derive.verify.model import SourceReport as SourceReport
-from odf_engine.filters.command_line import run_filter as run_filter
+from odf_engine.filters.filter_process import run_contained as run_contained
 from odf_engine.identity.did import DatasetId as DatasetId
 from odf_engine.identity.multiformats import Multihash as Multihash
 from odf_engine.identity.multiformats import multibase_decode as multibase_decode

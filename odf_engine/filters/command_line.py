@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, BinaryIO, Final, NamedTuple, NoReturn
 
@@ -33,6 +34,7 @@ FILTERS: Final = {
 """The filters by their names."""
 
 
+_MAX_MEMORY: Final = 8 << 30
 _DASHES: Final = "--"
 """A value that ``argparse`` of Python 3.11 turns into an empty list."""
 
@@ -98,6 +100,7 @@ def _parser(name: str, summary: str) -> argparse.ArgumentParser:
             add("--sheet", default="", metavar="NAME|N", help="the sheet; by default the first one")
             add("--range", default="", metavar="A5:F", help="the cells; by default all")
             add("--header-rows", type=_number, default=1, metavar="N", help="rows of the header, joined")
+            add("--list", dest="lists", action="store_true", help="the sheets, and the sizes of their tables")
             add("--all-rows", action="store_true", help="all rows as they are, without a header")
         case "json":
             add("--items", default="", metavar="PATH", help="path of the list, such as data.items")
@@ -178,8 +181,21 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def _limit_memory() -> None:
+    """Limit the memory of this process, where the system can."""
+    if sys.platform == "win32":
+        return
+    import resource  # only on Unix
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = _MAX_MEMORY if hard == resource.RLIM_INFINITY else min(_MAX_MEMORY, hard)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def main() -> None:
     """Run the filter of the command line on standard input. Errors are one line on standard error."""
+    _limit_memory()
     try:
         if warning := run_filter(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer):
             sys.stderr.write(f"{WARNING}{warning}\n")

@@ -7,6 +7,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
@@ -31,12 +32,15 @@ class SheetOptions:
         range: the cells, such as ``A5:F20``, ``A5:F`` or ``A5``; "" for all of them.
         header_rows: number of rows of the header, whose texts are joined.
         all_rows: whether all rows of the sheet are written as they are, also empty ones, without a header.
+        lists: whether the names of the visible sheets are written instead, with the number of their values,
+            and of values in rows with several values.
     """
 
     sheet: str = ""
     range: str = ""
     header_rows: int = 1
     all_rows: bool = False
+    lists: bool = False
 
 
 class _Range(NamedTuple):
@@ -55,7 +59,11 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
         UsageError: the range is invalid.
         BadData: the stream is not a spreadsheet, or has no such sheet; ``where`` is the sheet and row.
     """
-    sheet = _find_sheet(_open(source), options.sheet)
+    workbook = _open(source)
+    if options.lists:
+        _list_sheets(workbook, target)
+        return
+    sheet = _find_sheet(workbook, options.sheet)
     top, left = sheet.start or (0, 0)
     start = _Range(0 if options.all_rows else top, None, left, None)
     cells = _parse_range(options.range) if options.range else start
@@ -100,6 +108,23 @@ def _open(source: BinaryIO) -> CalamineWorkbook:
             f"not a spreadsheet: {error}",
             hint="the formats are xlsx, xlsm, xlsb, xls and ods; a password has to be removed",
         ) from None
+
+
+def _list_sheets(workbook: CalamineWorkbook, target: BinaryIO) -> None:
+    from python_calamine import CalamineError, SheetVisibleEnum
+
+    output = io.TextIOWrapper(target, "utf-8", newline="")
+    write = csv.writer(output, lineterminator="\n").writerow
+    write(["sheet", "values", "table_values"])
+    for sheet in workbook.sheets_metadata:
+        if sheet.visible != SheetVisibleEnum.Visible:
+            continue
+        counts: list[int] = []
+        with suppress(CalamineError, ValueError):  # a sheet of diagrams
+            rows = workbook.get_sheet_by_name(sheet.name).iter_rows()
+            counts = [sum(cell != "" for cell in row) for row in rows]
+        write([sheet.name, sum(counts), sum(count for count in counts if count > 1)])
+    output.detach()
 
 
 def _find_sheet(workbook: CalamineWorkbook, wanted: str) -> CalamineSheet:

@@ -28,6 +28,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
 from odf_engine.filters.command_line import WARNING
+from odf_engine.filters.filter_process import filter_error
 from odf_engine.isolation.namespaces import PROGRAMS, MountSandbox, unavailable_reason
 from odf_engine.isolation.sandbox_process import kernel_limits, python_paths, sandbox_environment
 from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
@@ -68,8 +69,8 @@ def run_pipe(
     if ended.code == 0 and is_filter(step) and ended.remarks.startswith(WARNING):
         reporter.warn(f"{file.name}: {ended.remarks.removeprefix(WARNING)}", "skipped-records")
     if ended.code != 0 and is_filter(step):
-        problem, _, hint = ended.remarks.removeprefix("error: ").partition(" / hint: ")
-        raise BadData(problem or str(ended), where=file.name, hint=hint or None)
+        error = filter_error(ended.remarks, ended.code)
+        raise BadData(error.message, where=file.name, hint=error.hint)
     if ended.code != 0:
         raise BadData(f"command {shlex.join(step.command)} {ended}", where=file.name)
 

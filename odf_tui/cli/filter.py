@@ -23,7 +23,7 @@ import sys
 
 import click
 
-from odf_engine.api import run_filter
+from odf_engine.api import run_contained
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import print_note
 
@@ -39,7 +39,7 @@ MEANINGS = "sed xlsx unpivot unzip"
 @click.argument("name")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def command(name: str, options: tuple[str, ...]) -> None:
-    warning = run_filter([name, *options], sys.stdin.buffer, sys.stdout.buffer)
+    warning = run_contained([name, *options], sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout.flush()
     if warning:
         print_note(f"warning: {warning}")

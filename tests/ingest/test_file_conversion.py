@@ -77,6 +77,19 @@ def zstandard(data: bytes) -> bytes:
     return output.getvalue().to_pybytes()
 
 
+def with_far_cell() -> bytes:
+    """Return a workbook with values in the first and the last possible cell."""
+    plain, output = zipfile.ZipFile(io.BytesIO(workbook("Table"))), io.BytesIO()
+    with zipfile.ZipFile(output, "w") as archive:
+        for name in plain.namelist():
+            data = plain.read(name)
+            if name == "xl/worksheets/sheet1.xml":
+                cell = b'<row r="1048576"><c r="XFD1048576"><v>2</v></c></row></sheetData>'
+                data = data.replace(b"</sheetData>", cell)
+            archive.writestr(name, data)
+    return output.getvalue()
+
+
 FILES: Mapping[str, Callable[[], bytes]] = {
     "book.xlsx": lambda: workbook("Contents", "Table 1"),
     "lists.json": lambda: LISTS,
@@ -133,6 +146,18 @@ def test_plain_sheet_needs_one_filter_and_keeps_types(pulled: Pulled) -> None:
     found = infer(pulled, "plain.xlsx", output.getvalue())
     assert found.filters == (("sheet", "--sheet", "Sheet"),)
     assert [column.type for column in found.columns] == ["DATE", "STRING", "BOOLEAN"]
+
+
+def test_sheet_that_requires_too_much_memory_ends_only_its_filter(pulled: Pulled) -> None:
+    with pytest.raises(BadData, match="the filter requires too much memory"):
+        infer(pulled, "far.xlsx", with_far_cell())
+    pulled.add(
+        "fetch: {kind: Url, url: 'file:far.xlsx'}\n"
+        "prepare: [{kind: Pipe, command: [odf, filter, sheet]}]\n"
+        "read: {kind: Csv, header: true, schema: [area STRING]}\nmerge: {kind: Append}"
+    )
+    with pytest.raises(BadData, match=r"far.xlsx: the filter requires too much memory"):
+        pulled.pull()
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import BinaryIO, Final, NamedTuple
 from xml.parsers import expat
 
 from odf_engine.base.progress import count_of
 from odf_engine.errors import BadData
-from odf_engine.filters.command_line import run_filter
+from odf_engine.filters.filter_process import run_contained
 from odf_engine.filters.json_filter import find_items
 
 FORMATS: Final = {
@@ -29,9 +29,7 @@ _OLE: Final = b"\xd0\xcf\x11\xe0"
 _COMPRESSED: Final = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _TAR_MARK: Final = slice(257, 262)
 _HEAD: Final = 512
-_MAX_BYTES: Final = 64 << 20
-"""Size limit of spreadsheets, which can only be read completely."""
-_MAX_SHEETS: Final = 50
+_MAX_BYTES: Final = 8 << 20
 _MAX_NAMES: Final = 5
 _MIN_HEADER_NAMES: Final = 2
 _NO_TEXT: Final = b"\xef\xbb\xbf\xff\xfe \r\n\t"
@@ -92,37 +90,18 @@ def _is_html(text: bytes) -> bool:
 
 
 def _sheet_conversion(stream: BinaryIO) -> Conversion:
-    """Return a filter for the sheet with the most values."""
-    from python_calamine import CalamineError, CalamineWorkbook, SheetVisibleEnum  # slow to import
-
-    data = stream.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise BadData(f"too large to be inspected: more than {_MAX_BYTES:,} bytes")
-    try:
-        workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
-        visible = [
-            sheet.name for sheet in workbook.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible
-        ]
-        sizes = {name: _table_size(workbook.get_sheet_by_name(name)) for name in visible[:_MAX_SHEETS]}
-    except (CalamineError, OSError, ValueError) as error:
-        hint = "the formats are xlsx, xlsm, xlsb, xls and ods; a password has to be removed"
-        raise BadData(f"not a spreadsheet: {error}", hint=hint) from None
+    """Return a filter for the sheet with the largest table."""
+    output = io.BytesIO()
+    run_contained(("sheet", "--list"), stream, output)
+    _, *rows = csv.reader(io.StringIO(output.getvalue().decode(), newline=""))
+    sizes = {name: (int(table_values), int(values)) for name, values, table_values in rows}
     name = max(sizes, key=lambda name: sizes[name], default="")
-    if not name or not sizes[name]:
+    if not name or not any(sizes[name]):
         raise BadData("the spreadsheet has no values", hint="choose a file with at least one row")
     evidence = f"the table is in sheet {name}"
-    if len(visible) > 1:
-        evidence = f"the largest table of {len(visible)} sheets is in {name}: {listed(visible)}"
+    if len(sizes) > 1:
+        evidence = f"the largest table of {len(sizes)} sheets is in {name}: {listed(list(sizes))}"
     return Conversion("Csv", ("sheet", "--sheet", name, "--all-rows"), evidence)
-
-
-def _table_size(sheet: object) -> int:
-    """Return the number of cells in rows with at least two values."""
-    return sum(
-        filled
-        for row in sheet.iter_rows()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-        if (filled := sum(1 for cell in row if cell != "")) > 1
-    )
 
 
 def listed(names: Sequence[str]) -> str:
@@ -161,7 +140,7 @@ def _xml_conversion(stream: BinaryIO) -> Conversion:
     """Return a filter for the outermost elements that occur several times and have attributes or children."""
     search = _XmlSearch()
     try:
-        while (chunk := stream.read(1 << 16)) and stream.tell() < _MAX_BYTES // 8:
+        while (chunk := stream.read(1 << 16)) and stream.tell() < _MAX_BYTES:
             search.parser.Parse(chunk, False)
     except (expat.ExpatError, ValueError, LookupError) as error:
         line = getattr(error, "lineno", None)
@@ -257,21 +236,6 @@ def items_conversion(path: str) -> Conversion:
     )
 
 
-class _OutputFull(Exception):
-    """The output has as many bytes as needed."""
-
-
-class _LimitedOutput(io.BytesIO):
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def write(self, data: object) -> int:
-        if self.tell() > self.limit:
-            raise _OutputFull
-        return super().write(data)  # pyright: ignore[reportArgumentType]
-
-
 def converted_beginning(stream: BinaryIO, conversion: Conversion, limit: int) -> tuple[bytes, bool]:
     """Return the first bytes that the filter writes, and whether they are all.
 
@@ -283,7 +247,6 @@ def converted_beginning(stream: BinaryIO, conversion: Conversion, limit: int) ->
     Raises:
         BadData: the file is damaged.
     """
-    output = _LimitedOutput(limit)
-    with suppress(_OutputFull):
-        run_filter(conversion.filter, stream, output)
+    output = io.BytesIO()
+    run_contained(conversion.filter, stream, output, limit)
     return output.getvalue()[:limit], output.tell() <= limit

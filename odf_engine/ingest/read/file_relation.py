@@ -25,7 +25,7 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
-from odf_engine.filters.command_line import run_filter
+from odf_engine.filters.filter_process import run_contained
 from odf_engine.ingest.inference.file_inference import (
     BOOLEANS,
     EPOCHS,
@@ -154,7 +154,7 @@ def _filtered(inferred: InferredFile, source: BinaryIO, name: str, reporter: Rep
         for arguments in inferred.filters:
             lenient = ("--ragged", "skip") if arguments[0] == "csv" and "--ragged" not in arguments else ()
             output = cast("BinaryIO", stack.enter_context(tempfile.TemporaryFile()))
-            if warning := run_filter((*arguments, *lenient), source, output):
+            if warning := run_contained((*arguments, *lenient), source, output):
                 reporter.warn(f"{name}: {warning}", "skipped-records")
             output.seek(0)
             source = output
