@@ -94,6 +94,8 @@ from odf_engine.ingest.inference.file_sample import infer_file as infer_file
 from odf_engine.ingest.inference.file_sample import is_url as is_url
 from odf_engine.ingest.inference.file_sample import load_sample as load_sample
 from odf_engine.ingest.inference.file_sample import split_extensions as split_extensions
+from odf_engine.ingest.inference.table_collection import open_tables as open_tables
+from odf_engine.ingest.inference.table_collection import propose_manifests as propose_manifests
 from odf_engine.ingest.read.file_table import FileRows as FileRows
 from odf_engine.ingest.read.file_table import FileTable as FileTable
 from odf_engine.ingest.read.file_table import open_file_table as open_file_table

@@ -140,13 +140,14 @@ def load_sample(location: str, folder: Path, reporter: Reporter) -> FileSample:
     return read_sample(folder / Path(location).expanduser(), location, reporter)
 
 
-def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
+def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> FileSample:
     """Read the beginning of a local file.
 
     Args:
         path: the file.
         name: a path or URL; its suffix determines the format.
         reporter: its cancellation ends the reading.
+        entry: the file in the archive, or "" for the first data file.
 
     Raises:
         BadData: the file is damaged, or too large to be inspected.
@@ -155,7 +156,7 @@ def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
     suffix, compression = split_extensions(name)
     try:
         if compression == ".zip":
-            return _zip_sample(path, reporter)
+            return _zip_sample(path, reporter, entry)
         kind = FORMATS.get(suffix, "Csv")
         if compression == ".gz":
             with gzip.open(path) as file:
@@ -195,9 +196,11 @@ def _text_sample(
     return FileSample(kind, compression, entry, data, size <= limit)
 
 
-def _zip_sample(path: Path, reporter: Reporter) -> FileSample:
+def _zip_sample(path: Path, reporter: Reporter, entry: str) -> FileSample:
     with ZipArchive(path) as archive:
-        names = [each for each in archive.namelist() if not each.startswith("__MACOSX/")]
+        names = (
+            [entry] if entry else [each for each in archive.namelist() if not each.startswith("__MACOSX/")]
+        )
         for name in names:
             if name.lower().endswith(".shp"):
                 return _shapefile_sample(archive, name)
