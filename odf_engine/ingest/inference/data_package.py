@@ -158,7 +158,7 @@ class _ResourceReader:
         if dialect is not None and len(dialect.header_rows or ()) > 1:
             raise Unsupported("several header rows", where=self._place("dialect.headerRows"),
                               hint="declare the names of the columns in schema.fields")  # fmt: skip
-        first = (dialect and dialect.header_rows or [1])[0]
+        first = ((dialect and dialect.header_rows) or [1])[0]
         header = dialect.header if dialect else None
         about = [
             join_description(text_of(part.title), text_of(part.description)) for part in (resource, package)

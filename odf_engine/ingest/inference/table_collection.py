@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.base.files import translate_os_errors
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import load_workspace
@@ -50,6 +49,8 @@ _NOTES: Final = re.compile(
 )
 """Names of text files about the data."""
 _GROUP: Final = "csv-metadata.json"
+_PACKAGE_LEVELS: Final = 3
+"""Number of folders above a file in which its Data Package is looked for."""
 _ZIP_ERRORS: Final = (zipfile.BadZipFile, NotImplementedError, BadData)
 
 
@@ -66,7 +67,7 @@ class TableCollection:
         self, location: str, tables: Sequence[DeclaredTable], folder: Path, archive: Path | None = None
     ) -> None:
         self.location, self.tables = location, tables
-        self.is_collection = len(tables) != 1 or bool(tables[0].name)
+        self.is_collection = len(tables) > 1
         self._folder, self._archive = folder, archive
 
     def find(self, member: str) -> DeclaredTable:
@@ -150,9 +151,9 @@ def propose_manifests(
     """
     with open_tables(location, folder, reporter) as collection:
         tables = collection.tables
-        if member and not collection.is_collection:
+        if member and not tables[0].name:
             raise UsageError(f"{location} is not a collection of tables", hint="leave out --member")
-        if member or len(tables) == 1 and not collection.is_collection:
+        if member or not collection.is_collection:
             table = collection.find(member) if member else tables[0]
             yield manifest_text(table.location, name, collection.infer(table, reporter), declared=table)
             return
@@ -175,7 +176,7 @@ def _base_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if is_url(location) else location).name
 
 
-def _named(tables: Sequence[DeclaredTable]) -> list[DeclaredTable]:
+def _named(tables: Iterable[DeclaredTable]) -> list[DeclaredTable]:
     """Return tables whose names are unique parts of dataset names."""
     used: set[str] = set()
     named: list[DeclaredTable] = []
@@ -218,7 +219,7 @@ def _archive_tables(location: str, path: Path, reporter: Reporter) -> list[Decla
     """Return the tables of an archive. An archive with one data file is not a collection."""
     single = [DeclaredTable(location=location)]
     try:
-        with translate_os_errors(Path(location)), ZipArchive(path) as archive:
+        with ZipArchive(path) as archive:
             names = [entry.filename for entry in archive.infolist() if _is_visible(entry)]
             if (package := _find_package(names)) is not None:
                 document = MetadataFile(package, location)
@@ -295,22 +296,22 @@ def _described_table(location: str, folder: Path, reporter: Reporter) -> Declare
     plain = DeclaredTable(location=location)
     if is_url(location):
         return plain
-    parent = PurePosixPath(location).parent
-    for name in (PurePosixPath(location).name + SUFFIX, _GROUP, FILE_NAME):
-        metadata = str(parent / name)
+    path = PurePosixPath(location)
+    packages = [str(parent / FILE_NAME) for parent in list(path.parents)[:_PACKAGE_LEVELS]]
+    for metadata in (location + SUFFIX, str(path.parent / _GROUP), *packages):
         if not (folder / Path(metadata).expanduser()).is_file():
             continue
         try:
-            if name == FILE_NAME:
+            if metadata in packages:
                 document, read = MetadataFile(metadata), _document_reader(folder, Reporter())
                 tables = read_package(document, read(metadata, ""), read, Reporter())
             else:
                 tables = _csvw_tables(metadata, folder, reporter) or []
-        except OdfError as error:
+        except (OdfError, OSError) as error:
             reporter.warn(f"ignored: {error}", "left-out")
             continue
         for table in tables:
-            if table.location == str(PurePosixPath(location)):
+            if table.location == str(path):
                 return msgspec.structs.replace(table, location=location, name="")
     return plain
 
@@ -323,10 +324,7 @@ def _document_reader(folder: Path, reporter: Reporter) -> Callable[[str, str], b
             config = load_workspace(folder / ".odf").fetch
             data = b"".join(file_download.download_chunks(location, _MAX_DOCUMENT + 1, config, reporter))
         else:
-            with (
-                translate_os_errors(Path(location)),
-                (folder / Path(location).expanduser()).open("rb") as file,
-            ):
+            with (folder / Path(location).expanduser()).open("rb") as file:
                 data = file.read(_MAX_DOCUMENT + 1)
         if len(data) > _MAX_DOCUMENT:
             raise BadData(f"too large: more than {_MAX_DOCUMENT:,} bytes", where=location)
