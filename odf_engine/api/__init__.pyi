@@ -76,6 +76,7 @@ from odf_engine.identity.names import parse_ref_remote as parse_ref_remote
 from odf_engine.identity.ownership_proof import OwnershipProof as OwnershipProof
 from odf_engine.identity.ownership_proof import verify_proof as verify_proof
 from odf_engine.identity.ownership_proof import verify_signature as verify_signature
+from odf_engine.ingest.inference.file_conversion import FORMATS as FORMATS
 from odf_engine.ingest.inference.file_inference import MAX_ROWS as MAX_ROWS
 from odf_engine.ingest.inference.file_inference import NUMBER_FORMS as NUMBER_FORMS
 from odf_engine.ingest.inference.file_inference import TYPES as TYPES
@@ -87,7 +88,6 @@ from odf_engine.ingest.inference.file_manifest import example_file as example_fi
 from odf_engine.ingest.inference.file_manifest import manifest_text as manifest_text
 from odf_engine.ingest.inference.file_manifest import suggest_name as suggest_name
 from odf_engine.ingest.inference.file_sample import ENCODINGS as ENCODINGS
-from odf_engine.ingest.inference.file_sample import FORMATS as FORMATS
 from odf_engine.ingest.inference.file_sample import FileSample as FileSample
 from odf_engine.ingest.inference.file_sample import find_data_files as find_data_files
 from odf_engine.ingest.inference.file_sample import infer_file as infer_file

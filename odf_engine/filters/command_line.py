@@ -98,6 +98,7 @@ def _parser(name: str, summary: str) -> argparse.ArgumentParser:
             add("--sheet", default="", metavar="NAME|N", help="the sheet; by default the first one")
             add("--range", default="", metavar="A5:F", help="the cells; by default all")
             add("--header-rows", type=_number, default=1, metavar="N", help="rows of the header, joined")
+            add("--all-rows", action="store_true", help="all rows as they are, without a header")
         case "json":
             add("--items", default="", metavar="PATH", help="path of the list, such as data.items")
             add("--flatten", action="store_true", help="members of nested objects as a.b")

@@ -25,7 +25,8 @@ class JsonOptions:
     """Options of the filter.
 
     Attributes:
-        items: path of the list of items, such as ``data.items``; "" for the document, or its only list.
+        items: path of the list of items, such as ``data.items`` or ``1.rows``, with numbers from 0 for
+            members of lists; "" for the document, or its only list.
         flatten: whether members of nested objects become members such as ``a.b``.
     """
 
@@ -61,6 +62,9 @@ def find_items(document: Any, path: str) -> list[Any]:
     """
     value = document
     for part in path.split(".") if path else ():
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+            continue
         if not isinstance(value, dict) or part not in value:
             names = ", ".join(value) if isinstance(value, dict) else "none"
             raise BadData(f"'{part}' of --items {path} not found", hint=f"members: {names}")

@@ -30,11 +30,13 @@ class SheetOptions:
         sheet: name or number of the sheet, from 1; "" for the first one.
         range: the cells, such as ``A5:F20``, ``A5:F`` or ``A5``; "" for all of them.
         header_rows: number of rows of the header, whose texts are joined.
+        all_rows: whether all rows of the sheet are written as they are, also empty ones, without a header.
     """
 
     sheet: str = ""
     range: str = ""
     header_rows: int = 1
+    all_rows: bool = False
 
 
 class _Range(NamedTuple):
@@ -55,10 +57,16 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
     """
     sheet = _find_sheet(_open(source), options.sheet)
     top, left = sheet.start or (0, 0)
-    cells = _parse_range(options.range) if options.range else _Range(top, None, left, None)
+    start = _Range(0 if options.all_rows else top, None, left, None)
+    cells = _parse_range(options.range) if options.range else start
     output = io.TextIOWrapper(target, "utf-8", newline="")
     write = csv.writer(output, lineterminator="\n").writerow
     rows = _rows(sheet, cells)
+    if options.all_rows:
+        for row in rows:
+            write(map(_text, row))
+        output.detach()
+        return
     header = [[_text(value) for value in next(rows, [])] for _ in range(options.header_rows)]
     if header and not any(any(row) for row in header):
         raise BadData("the sheet has no header", where=f"sheet {sheet.name}", hint="set --range")

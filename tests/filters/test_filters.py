@@ -334,6 +334,7 @@ def test_no_option_of_a_filter_is_a_file() -> None:
     known = {
         "skip", "start", "until", "comment", "drop_last", "stop_at_blank", "sheet", "range",
         "header_rows",
+        "all_rows",
         "items", "flatten", "row", "widths", "names", "encoding", "member", "member_column", "separator",
         "quote", "escape", "decimal", "thousands", "nulls", "flags", "ragged", "drop_empty", "unpivot",
         "name", "value", "help",

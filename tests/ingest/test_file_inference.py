@@ -146,7 +146,7 @@ def test_separator_header_and_names_are_inferred(
 )  # fmt: skip
 def test_layout_of_published_files_is_inferred(text: str, options: str, names: list[str], rows: int) -> None:
     found = infer(text)
-    assert found.filter == (("csv", *options.split()) if options else ())
+    assert found.filters == ((("csv", *options.split()),) if options else ())
     assert [column.source for column in found.columns] == names
     assert len(found.rows) == rows
     assert bool(found.evidence) == bool(options)

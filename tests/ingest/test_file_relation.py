@@ -100,7 +100,7 @@ def test_notes_below_many_rows_are_left_out(tmp_path: Path) -> None:
     ):
         path.write_text(f"n,id\n{rows}{notes}")
         read, inferred = _read(path, tmp_path)
-        assert inferred.filter == ("csv", *options)
+        assert inferred.filters == (("csv", *options),)
         assert (len(read), read[-1], len(inferred.rows)) == (11_000, (10_999, "x10999"), 10_000)
 
 
@@ -108,7 +108,7 @@ def test_rows_of_a_published_file_are_read_through_its_filter(tmp_path: Path) ->
     path = tmp_path / "a.csv"
     path.write_text("Report of 2024,,\n\nArea,Cases,Rate\nNorth,12,1.5\nSouth,7,0.5\n\nSource: register\n")
     rows, inferred = _read(path, tmp_path)
-    assert inferred.filter == ("csv", "--skip", "2", "--stop-at-blank")
+    assert inferred.filters == (("csv", "--skip", "2", "--stop-at-blank"),)
     assert rows == [("North", 12, 1.5), ("South", 7, 0.5)]
 
 

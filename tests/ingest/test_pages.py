@@ -15,8 +15,12 @@ from odf_engine.base.config import FetchConfig
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, SourceUnavailable
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext
-from odf_engine.metadata.model import Container, EnvVar, SourceState
+from odf_engine.ingest.inference.file_inference import FileChoices
+from odf_engine.ingest.inference.file_manifest import manifest_text
+from odf_engine.ingest.inference.file_sample import download_sample, infer_file
+from odf_engine.metadata.model import Container, EnvVar, SetPollingSource, SourceState
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.conftest import WebServer, reply
@@ -531,3 +535,55 @@ def test_trust_in_pages_is_trust_in_the_url(pulled: Pulled, web: WebServer) -> N
         ("header", "Key: ${{ env.TOKEN }}"),
         ("variable", "TOKEN"),
     ]
+
+
+def odata(url: str, part: Items, start: int, more: bool) -> Any:
+    return {"value": part, **({"@odata.nextLink": f"{url}/list?offset={start + len(part)}"} if more else {})}
+
+
+API_STYLES: dict[str, Callable[[str, Items, int, bool], Any]] = {
+    "next link": lambda url, part, start, more: {
+        "next": f"{url}/list?offset={start + 2}" if more else None, "previous": None, "results": part},
+    "relative link": lambda url, part, start, more: {
+        "success": True, "result": {"records": part, "_links": {"next": f"/list?offset={start + 2}"}}},
+    "links object": lambda url, part, start, more: {
+        "_embedded": {"rows": part},
+        "_links": {"next": {"href": f"{url}/list?offset={start + 2}"}} if more else {}},
+    "odata": odata,
+    "cursor": lambda url, part, start, more: {
+        "items": part, "nextPageToken": f"c{start + 2}" if more else ""},
+    "page number": lambda url, part, start, more: {
+        "meta": {"found": 5, "page": start // 2 + 1, "limit": 2}, "results": part},
+    "offset": lambda url, part, start, more: {"total_count": 5, "offset": start, "limit": 2, "results": part},
+    "two lists": lambda url, part, start, more: [
+        {"page": start // 2 + 1, "per_page": "2", "total": 5}, part or None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", API_STYLES)
+def test_inferred_paging_reads_all_items(style: str, context: FetchContext, web: WebServer) -> None:
+    def answer(request: Handler) -> None:
+        asked = query(request)
+        start = int(asked.get("offset", asked.get("pageToken", "c0").removeprefix("c")))
+        start += 2 * (int(asked.get("page", 1)) - 1)
+        send(request, API_STYLES[style](web.url, rows(start, min(start + 2, 5)), start, start + 2 < 5))
+
+    web.answer = answer
+    url = f"{web.url}/list"
+    found = infer_file(
+        download_sample(url, context.config, context.reporter), FileChoices(), context.reporter
+    )
+    assert (found.kind, [column.name for column in found.columns]) == ("NdJson", ["id"])
+    assert items_of(context, "--url", url, *found.paging) == rows(0, 5)
+    (manifest,) = read_manifests(manifest_text(url, "my.list", found), "list.yaml")
+    (source, *_) = manifest.metadata
+    assert isinstance(source, SetPollingSource)
+    assert source.fetch == pages_step("--url", url, *found.paging)
+
+
+def test_complete_lists_have_no_paging(context: FetchContext, web: WebServer) -> None:
+    for document in ({"total": 2, "rows": rows(0, 2)}, rows(0, 2), {"data": rows(0, 2), "page": 1}):
+        web.answer = lambda request, document=document: send(request, document)
+        sample = download_sample(f"{web.url}/list.json", context.config, context.reporter)
+        found = infer_file(sample, FileChoices(), context.reporter)
+        assert (found.kind, found.paging, found.complete) == ("Json", (), True)

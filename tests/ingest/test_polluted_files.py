@@ -41,9 +41,9 @@ def test_filter_returns_the_inferred_rows(kind: str) -> None:
             found = infer_csv(file.data.decode(), FileChoices(), Reporter())
         except BadData:
             continue
-        if found.filter:
+        if found.filters:
             output = io.BytesIO()
-            run_filter(found.filter, io.BytesIO(file.data), output)
+            run_filter(found.filters[0], io.BytesIO(file.data), output)
             names, *rows = list(csv.reader(io.StringIO(output.getvalue().decode())))
             assert names == [column.name for column in found.columns], file.name
             assert rows == [[cell or "" for cell in row] for _, row in found.rows], file.name
@@ -53,10 +53,10 @@ def test_clean_tables_need_no_filter() -> None:
     for table, separator in random_tables(400):
         text = Form(separator).text([table.header, *table.rows])
         found = infer_csv(text, FileChoices(), Reporter())
-        assert (found.filter, found.header, found.separator) == ((), True, separator), text
+        assert (found.filters, found.header, found.separator) == ((), True, separator), text
         assert [[cell or "" for cell in row] for _, row in found.rows] == table.rows, text
 
 
 def test_clean_files_need_no_filter() -> None:
     for file in polluted_files("plain"):
-        assert infer_csv(file.data.decode(), FileChoices(), Reporter()).filter == (), file.name
+        assert infer_csv(file.data.decode(), FileChoices(), Reporter()).filters == (), file.name

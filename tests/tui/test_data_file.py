@@ -196,7 +196,7 @@ def test_only_the_beginning_of_a_url_is_downloaded(server: str) -> None:
 def test_answers_of_a_url_without_a_suffix_are_recognized(server: str) -> None:
     found = infer_file(download_sample(f"{server}/api", FetchConfig(), Reporter()), FileChoices(), Reporter())
     assert (found.kind, len(found.rows)) == ("Json", 2)
-    with pytest.raises(BadData, match="not a text file: Excel workbook"):
+    with pytest.raises(BadData, match="not a spreadsheet"):
         download_sample(f"{server}/book", FetchConfig(), Reporter())
     with pytest.raises(SourceUnavailable, match="401") as caught:
         download_sample(f"{server}/private.csv", FetchConfig(), Reporter())
@@ -213,7 +213,7 @@ async def test_the_dialog_names_a_file_that_is_no_text(tmp_path: Path) -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         text = app.text()
-        assert "not a text file: Excel workbook" in text and "no lines of text" not in text
+        assert "not a spreadsheet" in text and "no lines of text" not in text
 
 
 async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:

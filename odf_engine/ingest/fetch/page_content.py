@@ -91,7 +91,7 @@ class PageBody:
         return [self._item(number, bytes(part).strip()) for number, part in enumerate(parts, 1)]
 
     def find(self, path: str) -> bytes | None:
-        """Return the JSON text at a path of names with dots, or None if there is none."""
+        """Return the JSON text at a path, or None if there is none."""
         return find_value(self._document, path)
 
     def _only_list(self, *, is_list: bool) -> bytes:
@@ -166,15 +166,25 @@ def read_body(response: Response, where: str) -> bytes:
 
 
 def find_value(document: bytes, path: str) -> bytes | None:
-    """Return the JSON text at a path of names with dots, or None if there is none."""
-    for name in path.split("."):
-        if not document.startswith(b"{"):
-            return None
-        value = _fields(document).get(name)
-        if value is None:
-            return None
-        document = bytes(value).strip()
-    return document
+    """Return the JSON text at a path, or None if there is none.
+
+    A path has names with dots between them, and numbers from 0 for items of lists. The last name may have
+    dots, such as ``@odata.nextLink``.
+    """
+    name, _, rest = path.partition(".")
+    if document.startswith(b"{"):
+        fields = _fields(document)
+        name, rest = (path, "") if path in fields else (name, rest)
+        value = fields.get(name)
+    elif document.startswith(b"[") and name.isdecimal():
+        items = msgspec.json.decode(document, type=list[msgspec.Raw])
+        value = items[int(name)] if int(name) < len(items) else None
+    else:
+        value = None
+    if value is None:
+        return None
+    inner = bytes(value).strip()
+    return find_value(inner, rest) if rest else inner
 
 
 def scalar_text(value: bytes | None) -> str | None:

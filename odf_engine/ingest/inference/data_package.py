@@ -22,7 +22,8 @@ from odf_engine.ingest.inference.declared_table import (
     text_of,
     time_form,
 )
-from odf_engine.ingest.inference.file_sample import FORMATS, split_extensions
+from odf_engine.ingest.inference.file_conversion import FORMATS
+from odf_engine.ingest.inference.file_sample import split_extensions
 from odf_engine.metadata.model import SetLicense
 
 FILE_NAME: Final = "datapackage.json"

@@ -344,9 +344,8 @@ class _DeclaredInference:
         table = self._table
         if file.kind != "Csv" or not (table.skip or table.comment):
             return file
-        words = list(file.filter)
-        if not words:
-            words = ["csv"]
+        words = list(file.filters[-1]) if file.is_normalized else ["csv"]
+        if not file.is_normalized:
             words += ["--encoding", file.encoding] if file.encoding else []
             words += ["--separator", file.separator] if file.separator != "," else []
             words += ["--quote", file.quote] if file.quote != '"' else []
@@ -359,7 +358,8 @@ class _DeclaredInference:
         elif table.skip:
             words += ["--skip", str(table.skip)]
         evidence = file.evidence or (f"lines to leave out are declared in {table.origin}",)
-        return msgspec.structs.replace(file, filter=tuple(words), evidence=evidence)
+        filters = (*(file.filters[:-1] if file.is_normalized else file.filters), tuple(words))
+        return msgspec.structs.replace(file, filters=filters, evidence=evidence)
 
     def _warn(self, column: str, text: str) -> None:
         self._reporter.warn(f"{self._table.label}, column '{column}': {text}", NOT_AS_DECLARED)

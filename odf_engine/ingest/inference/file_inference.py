@@ -89,9 +89,10 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         sub_path: path of the list of objects in a JSON document.
         encoding: empty for UTF-8.
         separator, quote, header: of CSV.
-        filter: the arguments of ``odf filter`` that convert the file, or () if the reader can read it. The
-            columns and rows describe the converted file.
-        evidence: why the file needs the filter.
+        filters: the arguments of each ``odf filter`` that converts the file, in order, or () if the reader
+            can read it. The columns and rows describe the converted file.
+        paging: the arguments of ``odf/pages`` after ``--url``, or () if the list is in one file.
+        evidence: why the file needs the filters, or is a list in pages.
         columns: the columns in the order of the file.
         lines: the first lines of the file.
         rows: the values of each inspected row as text, with its line; None is null.
@@ -112,7 +113,8 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     separator: str = ","
     quote: str = '"'
     header: bool = False
-    filter: tuple[str, ...] = ()
+    filters: tuple[tuple[str, ...], ...] = ()
+    paging: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     columns: tuple[InferredColumn, ...] = ()
     lines: Sequence[str] = ()
@@ -128,6 +130,16 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     def column(self, name: str) -> InferredColumn | None:
         """Return the column of a name."""
         return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def is_untyped(self) -> bool:
+        """Whether the values of objects are texts, also numbers."""
+        return bool(self.filters) and self.filters[-1][0] == "xml"
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether the reader gets CSV of RFC 4180 with a header from the last filter."""
+        return bool(self.filters) and self.filters[-1][0] == "csv"
 
 
 def infer_csv(
@@ -184,7 +196,7 @@ def infer_csv(
         separator=dialect.separator,
         quote=dialect.quote,
         header=layout.has_header,
-        filter=filter_,
+        filters=(filter_,) if filter_ else (),
         evidence=layout.evidence,
         columns=tuple(columns),
         rows=shown,
@@ -202,6 +214,7 @@ def infer_rows(
     schema: pa.Schema | None = None,
     bad_rows: Sequence[UnreadableRow] = (),
     complete: bool = True,
+    is_untyped: bool = False,
 ) -> InferredFile:
     """Infer a file of objects, such as JSON, or of rows with types, such as Parquet.
 
@@ -213,6 +226,7 @@ def infer_rows(
         schema: the columns if the file declares them.
         bad_rows: lines that are not objects.
         complete: whether these are all rows.
+        is_untyped: whether all values are texts, also numbers, as in XML.
 
     Raises:
         BadData: the file has no rows.
@@ -231,7 +245,7 @@ def infer_rows(
         if schema is not None:
             column = _typed_column(name, values, _ddl(schema.field(source).type))
         elif all(value is None or isinstance(value, str) for value in values):
-            column = _infer_text(name, values, choices.types.get(at), _Numbers(False, None))
+            column = _infer_text(name, values, choices.types.get(at), _Numbers(is_untyped, None))
         else:
             column = _typed_column(name, values, _type_of_values(values))
         columns.append(msgspec.structs.replace(column, source=source))

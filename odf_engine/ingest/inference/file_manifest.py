@@ -13,14 +13,17 @@ from urllib.parse import urlsplit
 
 from odf_engine.identity.names import is_valid_name
 from odf_engine.ingest.inference.declared_table import DeclaredTable
+from odf_engine.ingest.inference.file_conversion import FORMATS
 from odf_engine.ingest.inference.file_inference import InferredColumn, InferredFile
-from odf_engine.ingest.inference.file_sample import FORMATS, is_url, split_extensions
+from odf_engine.ingest.inference.file_sample import is_url, split_extensions
 
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"
 _EVENT_TIME: Final = "event_time"
 _WITH_FORMATS: Final = ("Csv", "Json", "NdJson")
 """Kinds of readers with ``dateFormat`` and ``timestampFormat``."""
+_NOT_TEXT: Final = ("BIGINT", "DOUBLE", "BOOLEAN")
+"""Types that the readers of JSON do not read from texts."""
 _WITHOUT_SCHEMA: Final = ("Parquet", "EsriShapefile")
 """Formats that declare their columns."""
 _MERGE_COMMENTS: Final = (
@@ -73,12 +76,11 @@ def manifest_text(
         declared: what metadata say about the table, or None without metadata.
     """
     declared = declared or DeclaredTable(location=location)
-    url = location if is_url(location) else f"file:{location}"
     plan = _ReadPlan(file)
     lines = [
         "- kind: SetPollingSource",
         "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
-        "  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}",
+        *_fetch_lines(location, file),
         *_prepare_lines(file),
         *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file, declared)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
@@ -117,16 +119,32 @@ def _about_lines(declared: DeclaredTable) -> list[str]:
     return lines
 
 
+def _fetch_lines(location: str, file: InferredFile) -> list[str]:
+    if file.paging:
+        arguments = [("--url", location), *_option_pairs(file.paging)]
+        lines = [" ".join(json.dumps(word, ensure_ascii=False) + "," for word in pair) for pair in arguments]
+        return [
+            f"  # {_one_line(file.evidence[-1][0].upper() + file.evidence[-1][1:])}.",
+            "  fetch:", "    kind: Container", "    image: odf/pages:1", "    args: [",
+            *(f"      {line}" for line in lines), "    ]",
+        ]  # fmt: skip
+    url = location if is_url(location) else f"file:{location}"
+    return ["  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}"]
+
+
+def _option_pairs(arguments: Sequence[str]) -> list[Sequence[str]]:
+    return [arguments[at : at + 2] for at in range(0, len(arguments), 2)]
+
+
 def _prepare_lines(file: InferredFile) -> list[str]:
-    steps: list[str] = []
+    steps = [f"    # {_one_line(reason[0].upper() + reason[1:])}." for reason in file.evidence]
     if file.compression:
         steps += ["    - kind: Decompress", f"      format: {file.compression}"]
         steps += [f"      subPath: {json.dumps(file.entry)}"] if file.entry else []
-    if file.filter:
-        words = ["odf", "filter", *(json.dumps(word, ensure_ascii=False) for word in file.filter)]
-        steps += [f"    # {_one_line(reason[0].upper() + reason[1:])}." for reason in file.evidence]
+    for arguments in file.filters:
+        words = ["odf", "filter", *(json.dumps(word, ensure_ascii=False) for word in arguments)]
         steps += ["    - kind: Pipe", f"      command: [{', '.join(words)}]"]
-    return ["  prepare:", *steps] if steps else []
+    return ["  prepare:", *steps] if file.compression or file.filters else []
 
 
 def _evidence_lines(file: InferredFile, declared: DeclaredTable) -> list[str]:
@@ -186,7 +204,7 @@ class _ReadPlan:
         if column.type in self._formats and not column.form.startswith("epoch"):
             is_read = column.form == self._formats[column.type]
         else:
-            is_read = not column.form
+            is_read = not column.form and not (self._found.is_untyped and column.type in _NOT_TEXT)
         return not is_read or bool(column.null_texts - {self._null})
 
     def _source_name(self, column: InferredColumn) -> str:
@@ -206,14 +224,14 @@ class _ReadPlan:
         file = self._found
         yield f"kind: {file.kind}"
         if file.kind == "Csv":
-            yield f"header: {'true' if file.header or file.filter else 'false'}"
-            if file.separator != "," and not file.filter:
+            yield f"header: {'true' if file.header or file.is_normalized else 'false'}"
+            if file.separator != "," and not file.is_normalized:
                 yield f"separator: {json.dumps(file.separator)}"
-            if file.quote != '"' and not file.filter:
+            if file.quote != '"' and not file.is_normalized:
                 yield f"quote: {json.dumps(file.quote)}"
             if self._null:
                 yield f"nullValue: {json.dumps(self._null)}"
-        if file.encoding and file.kind in _WITH_FORMATS and not file.filter:
+        if file.encoding and file.kind in _WITH_FORMATS and not file.is_normalized:
             yield f"encoding: {file.encoding}"
         if file.sub_path or (file.kind == "EsriShapefile" and file.entry):
             yield f"subPath: {json.dumps(file.sub_path or file.entry)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,6 +34,19 @@ from odf_engine.data.parquet.parquet_reader import (
 )
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, has_surrogates
+from odf_engine.filters.json_filter import find_items
+from odf_engine.ingest.inference.file_conversion import (
+    FORMATS,
+    SHEETS,
+    Conversion,
+    converted_beginning,
+    find_conversion,
+    is_workbook,
+    items_conversion,
+    json_conversion,
+    listed,
+    members_conversion,
+)
 from odf_engine.ingest.inference.file_inference import (
     MAX_ROWS,
     TIME_NAME,
@@ -44,6 +58,7 @@ from odf_engine.ingest.inference.file_inference import (
     infer_rows,
     parsed_text,
 )
+from odf_engine.ingest.inference.list_paging import ListPaging, find_paging
 from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 
@@ -53,12 +68,10 @@ else:
     file_download = LazyModule("odf_engine.ingest.read.file_download")  # imports network libraries
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
-FORMATS: Final = {
-    ".csv": "Csv", ".tsv": "Csv", ".txt": "Csv", ".json": "Json", ".ndjson": "NdJson", ".jsonl": "NdJson",
-    ".parquet": "Parquet", ".geojson": "GeoJson", ".geojsonl": "NdGeoJson",
-}  # fmt: skip
-"""Kinds of read steps by suffix."""
-_SUFFIXES: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
+_SUFFIXES: Final = (
+    *(FORMATS.keys() - {".txt", ".xml"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip", ".tar.gz", ".tgz",
+    ".csv.bz2", ".csv.xz", ".csv.zst",
+)  # fmt: skip
 MAX_FILES: Final = 200
 _DEPTH: Final = 4
 _MAX_BYTES: Final = 8 << 20
@@ -69,6 +82,9 @@ _SNIFFED_BYTES: Final = 1 << 12
 _HEAD_BYTES: Final = 4096
 _FEATURES: Final = re.compile(rb'"type"\s*:\s*"FeatureCollection"')
 _WHOLE: Final = ("Json", "GeoJson", "Parquet")
+_ZIP: Final = b"PK\x03\x04"
+_GZIP: Final = b"\x1f\x8b"
+_WITH_HEADER: Final = (".csv", ".tsv")
 
 
 def find_data_files(folder: Path) -> list[tuple[str, int]]:
@@ -110,6 +126,10 @@ class FileSample(msgspec.Struct, frozen=True):
         complete: whether the sample is the complete file.
         rows: the rows of a format that is not text.
         schema: their columns.
+        filters: the arguments of each ``odf filter`` that wrote the data, in order.
+        evidence: why the file needs the filters, or why this entry of the archive was chosen.
+        url: the URL of the file, or "" for a local file.
+        paging: the arguments of ``odf/pages`` after ``--url`` for a list in pages, whose items are the data.
     """
 
     kind: str
@@ -119,6 +139,10 @@ class FileSample(msgspec.Struct, frozen=True):
     complete: bool = True
     rows: Sequence[Mapping[str, Any]] | None = None
     schema: pa.Schema | None = None
+    filters: tuple[tuple[str, ...], ...] = ()
+    evidence: tuple[str, ...] = ()
+    url: str = ""
+    paging: tuple[str, ...] = ()
 
 
 def split_extensions(location: str) -> tuple[str, str]:
@@ -155,22 +179,58 @@ def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> F
     """
     suffix, compression = split_extensions(name)
     try:
-        if compression == ".zip":
-            return _zip_sample(path, reporter, entry)
-        kind = FORMATS.get(suffix, "Csv")
-        if compression == ".gz":
-            with gzip.open(path) as file:
-                return _text_sample(kind, file.read, "Gzip", "", reporter)
-        if suffix not in FORMATS:
-            with path.open("rb") as file:
-                kind = sniff_kind(file.read(_SNIFFED_BYTES))
-        if kind == "Parquet":
-            return _parquet_sample(path, "", "")
-        reject_binary(path, name)
         with path.open("rb") as file:
-            return _text_sample(kind, file.read, "", "", reporter)
+            head = file.read(_SNIFFED_BYTES)
+            is_archive = head.startswith(_ZIP) and not is_workbook(file)
+        if compression == ".zip" or is_archive:
+            return _zip_sample(path, reporter, entry)
+        if compression == ".gz" or head.startswith(_GZIP):
+            with gzip.open(path) as file:
+                return _stream_sample(suffix, cast("BinaryIO", file), "Gzip", "", reporter)
+        if FORMATS.get(suffix, "") == "Parquet" or sniff_kind(head) == "Parquet":
+            return _parquet_sample(path, "", "")
+        with path.open("rb") as file:
+            return _stream_sample(suffix, file, "", "", reporter, reject=lambda: reject_binary(path, name))
     except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadData(f"the archive cannot be read: {error}", where=name) from None
+
+
+def _stream_sample(
+    suffix: str,
+    stream: BinaryIO,
+    compression: str,
+    entry: str,
+    reporter: Reporter,
+    *,
+    conversion: Conversion | None = None,
+    reject: Callable[[], None] = lambda: None,
+) -> FileSample:
+    """Read the beginning of a file, through a filter if no reader can read it.
+
+    Args:
+        suffix, compression, entry: of the file.
+        stream: the file.
+        reporter: its cancellation ends the reading.
+        conversion: the filter, or None to find it.
+        reject: raises an error if a file that no filter can convert has no format of a reader.
+    """
+    conversion = conversion or find_conversion(stream)
+    if conversion is None:
+        reject()
+        kind = FORMATS.get(suffix) or sniff_kind(stream.read(_SNIFFED_BYTES))
+        stream.seek(0)
+        return _text_sample(kind, stream.read, compression, entry, reporter)
+    data, complete = converted_beginning(stream, conversion, _MAX_BYTES)
+    kind = conversion.kind or FORMATS.get(suffix) or sniff_kind(data)
+    if kind in _WHOLE and not complete:
+        data, complete = converted_beginning(stream, conversion, _MAX_DOCUMENT)
+    sample = _text_sample(kind, io.BytesIO(data).read, compression, entry, reporter)
+    return msgspec.structs.replace(
+        sample,
+        complete=complete and sample.complete,
+        filters=(conversion.filter,),
+        evidence=(conversion.evidence,),
+    )
 
 
 def _text_sample(
@@ -196,20 +256,49 @@ def _text_sample(
     return FileSample(kind, compression, entry, data, size <= limit)
 
 
-def _zip_sample(path: Path, reporter: Reporter, entry: str) -> FileSample:
+def _zip_sample(path: Path, reporter: Reporter, member: str) -> FileSample:
     with ZipArchive(path) as archive:
-        names = (
-            [entry] if entry else [each for each in archive.namelist() if not each.startswith("__MACOSX/")]
-        )
-        for name in names:
-            if name.lower().endswith(".shp"):
-                return _shapefile_sample(archive, name)
-        name = next((each for each in names if PurePosixPath(each).suffix.lower() in FORMATS), "")
-        if not name:
-            raise BadData("the archive has no CSV, JSON, Parquet or shapefile")
-        with archive.open(name) as file:
-            kind = FORMATS[PurePosixPath(name).suffix.lower()]
-            return _text_sample(kind, file.read, "Zip", name, reporter)
+        entries = [entry for entry in archive.infolist() if not entry.filename.startswith("__MACOSX/")]
+        entries = [entry for entry in entries if not member or entry.filename == member]
+        for entry in entries:
+            if entry.filename.lower().endswith(".shp"):
+                return _shapefile_sample(archive, entry.filename)
+        data = [entry for entry in entries if member or _suffix(entry.filename) in FORMATS]
+        if not data:
+            if member:
+                raise BadData(f"the archive has no {member}")
+            raise BadData("the archive has no CSV, JSON, XML, Parquet, spreadsheet or shapefile")
+        largest = max(data, key=lambda entry: entry.file_size)
+        parts = parts_of_table(archive, [entry for entry in data if entry.file_size])
+        suffix = _suffix(largest.filename)
+        if parts is not None:
+            with path.open("rb") as file:
+                return _stream_sample(suffix, file, "", "", reporter, conversion=parts)
+        with archive.open(largest) as file:
+            sample = _stream_sample(suffix, cast("BinaryIO", file), "Zip", largest.filename, reporter)
+    if len(data) == 1:
+        return sample
+    names = listed([entry.filename for entry in data])
+    evidence = f"the largest of {len(data)} files in the archive is {largest.filename}: {names}"
+    return msgspec.structs.replace(sample, evidence=(evidence, *sample.evidence))
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def parts_of_table(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> Conversion | None:
+    """Return a filter for the members of an archive if all of them are CSV with the same header."""
+    suffix = _suffix(entries[0].filename) if entries else ""
+    if len(entries) < 2 or suffix not in _WITH_HEADER:
+        return None
+    headers: set[bytes] = set()
+    for entry in entries:
+        with archive.open(entry) as file:
+            headers.add(file.readline(_HEAD_BYTES).rstrip())
+        if len(headers) > 1 or _suffix(entry.filename) != suffix:
+            return None
+    return members_conversion([entry.filename for entry in entries], suffix)
 
 
 def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
@@ -258,7 +347,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
         Cancelled: immediately.
     """
     suffix, compression = split_extensions(url)
-    whole = compression == ".zip" or FORMATS.get(suffix) in _WHOLE
+    whole = compression == ".zip" or FORMATS.get(suffix) in _WHOLE or suffix in SHEETS
     limit = (_MAX_DOCUMENT if whole else _MAX_BYTES) + 1
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sample"
@@ -272,7 +361,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
             path = _gunzip_start(path, suffix)
             sample = read_sample(path, path.name, reporter)
             return msgspec.structs.replace(sample, compression="Gzip", complete=False)
-        return read_sample(path, url, reporter)
+        return msgspec.structs.replace(read_sample(path, url, reporter), url=url)
 
 
 def _gunzip_start(path: Path, suffix: str) -> Path:
@@ -377,6 +466,8 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         )
         found = msgspec.structs.replace(found, compression=sample.compression, entry=sample.entry)
         return _with_key(found, choices)
+    if sample.kind == "Json" and (converted := _converted_items(sample)) is not None:
+        return infer_file(converted, choices, reporter)
     decoded = _decode(sample, choices.encoding)
     lines = decoded.text.split("\n")
     if lines and not lines[-1]:
@@ -391,7 +482,9 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
                           damaged=decoded.bad_lines, complete=sample.complete)  # fmt: skip
     elif kind in ("NdJson", "NdGeoJson"):
         objects, bad = _parse_lines(lines, kind, reporter)
-        found = infer_rows(kind, objects, choices, reporter, bad_rows=bad, complete=sample.complete)
+        is_untyped = bool(sample.filters) and sample.filters[-1][0] == "xml"
+        found = infer_rows(kind, objects, choices, reporter, bad_rows=bad, complete=sample.complete,
+                           is_untyped=is_untyped)  # fmt: skip
     else:
         sub_path, values = _find_objects(decoded.text, kind)
         objects = [(number, value) for number, value in enumerate(values, 1) if isinstance(value, dict)]
@@ -400,15 +493,62 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         if bad and len(bad) >= len(objects):
             raise BadData("not every row is an object")
         found = infer_rows(kind, objects, choices, reporter, bad_rows=bad)
+    filters = (*sample.filters, *found.filters)
+    if filters and filters[-1][0] == "sheet" and found.header:
+        filters = (*filters[:-1], filters[-1][:-1])  # without --all-rows
     found = msgspec.structs.replace(
         found,
         compression=sample.compression,
         entry=sample.entry,
         sub_path=sub_path,
+        filters=filters,
+        paging=sample.paging,
+        evidence=(*sample.evidence, *found.evidence),
         encoding=decoded.encoding,
         lines=[line.rstrip("\r") for line in lines[:_MAX_LINES]],
     )
     return _with_key(found, choices)
+
+
+def _converted_items(sample: FileSample) -> FileSample | None:
+    """Return the items of a JSON document that is a page, or that only a filter can read, or None."""
+    try:
+        document = json.loads(sample.data) if sample.complete else None
+    except (ValueError, RecursionError):
+        return None
+    conversion = json_conversion(document)
+    paging = _paging_of(sample, document, conversion)
+    if paging is not None:
+        path = paging.arguments[1] if paging.arguments[0] == "--items" else ""
+        conversion = items_conversion(path)
+    if conversion is None:
+        return None
+    data, complete = converted_beginning(io.BytesIO(sample.data), conversion, _MAX_DOCUMENT)
+    sample = msgspec.structs.replace(sample, kind=conversion.kind, data=data, complete=complete)
+    if paging is not None:
+        evidence = (*sample.evidence, paging.evidence)
+        return msgspec.structs.replace(sample, paging=paging.arguments, evidence=evidence, complete=False)
+    return msgspec.structs.replace(
+        sample,
+        filters=(*sample.filters, conversion.filter),
+        evidence=(*sample.evidence, conversion.evidence),
+    )
+
+
+def _paging_of(sample: FileSample, document: Any, conversion: Conversion | None) -> ListPaging | None:
+    """Return the paging of a document from a server, or None if it is complete."""
+    if not sample.url or sample.compression or sample.filters:
+        return None
+    path = conversion.filter[-1] if conversion is not None and len(conversion.filter) > 1 else ""
+    if not path and isinstance(document, dict):
+        path = ".".join(next(_find_lists(document, ()), ((), []))[0])
+    try:
+        items = find_items(document, path)
+    except BadData:
+        return None
+    if not items or not all(isinstance(item, dict) for item in items):
+        return None
+    return find_paging(document, sample.url, path, len(items))
 
 
 def _starts_with_object_lines(data: bytes) -> bool:

@@ -25,13 +25,14 @@ from odf_engine.ingest.inference import gtfs
 from odf_engine.ingest.inference.csvw import SUFFIX, is_csvw, read_csvw
 from odf_engine.ingest.inference.data_package import FILE_NAME, read_package
 from odf_engine.ingest.inference.declared_table import DeclaredTable, MetadataFile, infer_table
+from odf_engine.ingest.inference.file_conversion import FORMATS, is_workbook
 from odf_engine.ingest.inference.file_inference import InferredFile
 from odf_engine.ingest.inference.file_manifest import manifest_text
 from odf_engine.ingest.inference.file_sample import (
-    FORMATS,
     FileSample,
     is_url,
     load_sample,
+    parts_of_table,
     read_sample,
     split_extensions,
 )
@@ -51,6 +52,7 @@ _NOTES: Final = re.compile(
 _GROUP: Final = "csv-metadata.json"
 _PACKAGE_LEVELS: Final = 3
 """Number of folders above a file in which its Data Package is looked for."""
+_ZIP: Final = b"PK\x03\x04"
 _ZIP_ERRORS: Final = (zipfile.BadZipFile, NotImplementedError, BadData)
 
 
@@ -117,7 +119,7 @@ def open_tables(location: str, folder: Path, reporter: Reporter) -> Iterator[Tab
     name = _base_name(location)
     with ExitStack() as stack:
         archive = None
-        if split_extensions(location)[1] == ".zip":
+        if _is_archive(location, folder, reporter):
             archive = stack.enter_context(_local_archive(location, folder, reporter))
             tables = _archive_tables(location, archive, reporter)
         elif name == FILE_NAME:
@@ -172,6 +174,20 @@ def propose_manifests(
             raise problem
 
 
+def _is_archive(location: str, folder: Path, reporter: Reporter) -> bool:
+    """Return whether a file is a zip archive: by its suffix, else by its first bytes."""
+    suffix, compression = split_extensions(location)
+    if compression or suffix in FORMATS:
+        return compression == ".zip"
+    if is_url(location):
+        config = load_workspace(folder / ".odf").fetch
+        head = b"".join(file_download.download_chunks(location, len(_ZIP), config, reporter))
+    else:
+        with (folder / Path(location).expanduser()).open("rb") as file:
+            head = file.read(len(_ZIP))
+    return head == _ZIP
+
+
 def _base_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if is_url(location) else location).name
 
@@ -218,6 +234,9 @@ def _local_archive(location: str, folder: Path, reporter: Reporter) -> Iterator[
 def _archive_tables(location: str, path: Path, reporter: Reporter) -> list[DeclaredTable]:
     """Return the tables of an archive. An archive with one data file is not a collection."""
     single = [DeclaredTable(location=location)]
+    with path.open("rb") as file:
+        if is_workbook(file):
+            return single
     try:
         with ZipArchive(path) as archive:
             names = [entry.filename for entry in archive.infolist() if _is_visible(entry)]
@@ -228,15 +247,14 @@ def _archive_tables(location: str, path: Path, reporter: Reporter) -> list[Decla
             feed = gtfs.find_feed(names)
             if feed is not None:
                 return _named(_feed_tables(location, archive, feed, names))
+            files = _table_files(names)
+            if len(files) < 2 or parts_of_table(archive, [archive.getinfo(name) for name in files]):
+                return single
+            return _named([DeclaredTable(location=location, name=name, entry=name) for name in files])
     except _ZIP_ERRORS as error:
         if isinstance(error, BadData) and error.where:
             raise
         return single  # reading it says what is wrong
-    shapes = [name for name in names if name.lower().endswith(".shp")]
-    files = shapes or _table_files(names)
-    if len(files) < 2:
-        return single
-    return _named([DeclaredTable(location=location, name=name, entry=name) for name in files])
 
 
 def _is_visible(entry: zipfile.ZipInfo) -> bool:
@@ -251,10 +269,12 @@ def _find_package(names: Sequence[str]) -> str | None:
 
 
 def _table_files(names: Sequence[str]) -> list[str]:
-    """Return the data files of an archive. Text files count if there are no others."""
+    """Return the data files of an archive. Text and XML files count if there are no others."""
+    if shapes := [name for name in names if name.lower().endswith(".shp")]:
+        return shapes
     files = [name for name in names if PurePosixPath(name).suffix.lower() in FORMATS]
     files = [name for name in files if not _NOTES.fullmatch(PurePosixPath(name).stem)]
-    return [name for name in files if not name.lower().endswith(".txt")] or files
+    return [name for name in files if not name.lower().endswith((".txt", ".xml"))] or files
 
 
 def _feed_tables(

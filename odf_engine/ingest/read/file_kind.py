@@ -13,7 +13,8 @@ from typing import Final
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
 
-_CONVERT: Final = "save the sheet as CSV, or convert the file in a Pipe step"
+_CONVERT: Final = "add a prepare step: {kind: Pipe, command: [odf, filter, sheet]}"
+_UNPACK: Final = "add a prepare step: {kind: Pipe, command: [odf, filter, unpack]}"
 _HEAD: Final = 512
 _BINARY: Final = (
     (b"\x1f\x8b", "gzip", "add a prepare step: {kind: Decompress, format: Gzip}"),
@@ -22,9 +23,9 @@ _BINARY: Final = (
     (b"SQLite format 3\x00", "SQLite database", "export a table as CSV"),
     (b"PAR1", "Parquet", "use read.kind Parquet"),
     (b"%PDF", "PDF document", None),
-    (b"BZh", "bzip2", "decompress it before the pull"),
-    (b"\xfd7zXZ\x00", "xz", "decompress it before the pull"),
-    (b"(\xb5/\xfd", "zstandard", "decompress it before the pull"),
+    (b"BZh", "bzip2", _UNPACK),
+    (b"\xfd7zXZ\x00", "xz", _UNPACK),
+    (b"(\xb5/\xfd", "zstandard", _UNPACK),
 )
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
 

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
@@ -99,7 +100,7 @@ def open_data_files(
         if inferred is None:
             sample = read_sample(path, path.name, reporter)
             inferred = infer_file(sample, choices or FileChoices(), reporter)
-            if key is not None and inferred.header and not inferred.encoding and not inferred.filter:
+            if key is not None and inferred.header and not inferred.encoding and not inferred.filters:
                 known[key] = inferred
         files.append(DataFile(_readable_file(path, inferred, scratch, reporter), inferred))
     return files
@@ -121,27 +122,43 @@ def _readable_file(path: Path, inferred: InferredFile, scratch: Path, reporter: 
     with path.open("rb") as file:
         has_mark = is_text and file.read(3) == codecs.BOM_UTF8
     is_native = inferred.compression == "Gzip" and is_text
-    is_plain = not inferred.encoding and not has_mark and not inferred.filter
+    is_plain = not inferred.encoding and not has_mark and not inferred.filters
     if is_plain and (not inferred.compression or is_native):
         return path
     descriptor, name = tempfile.mkstemp(dir=scratch, suffix=".parquet" if not is_text else ".txt")
     try:
-        with _open_plain(path, inferred) as source, os.fdopen(descriptor, "wb") as target:
-            if inferred.filter:
-                # A look at a file leaves out what a pull refuses.
-                lenient = ("--ragged", "skip") if "--ragged" not in inferred.filter else ()
-                if warning := run_filter((*inferred.filter, *lenient), cast("BinaryIO", source), target):
-                    reporter.warn(f"{path.name}: {warning}", "skipped-records")
-            elif is_text:
-                _copy_text(source, target, inferred.encoding, reporter)
+        with (
+            _open_plain(path, inferred) as source,
+            _filtered(inferred, cast("BinaryIO", source), path.name, reporter) as filtered,
+            os.fdopen(descriptor, "wb") as target,
+        ):
+            if is_text and not inferred.is_normalized:
+                _copy_text(filtered, target, inferred.encoding, reporter)
             else:
-                shutil.copyfileobj(source, target, _CHUNK)
+                shutil.copyfileobj(filtered, target, _CHUNK)
     except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadData(f"the archive cannot be read: {error}", where=path.name) from None
     except BadData as error:
         where = ", ".join(filter(None, (path.name, error.where)))
         raise BadData(error.message, hint=error.hint, where=where) from None
     return Path(name)
+
+
+@contextmanager
+def _filtered(inferred: InferredFile, source: BinaryIO, name: str, reporter: Reporter) -> Iterator[BinaryIO]:
+    """Run the filters of a file one after the other; yield the output of the last one.
+
+    A look at a file leaves out the records that a pull refuses.
+    """
+    with ExitStack() as stack:
+        for arguments in inferred.filters:
+            lenient = ("--ragged", "skip") if arguments[0] == "csv" and "--ragged" not in arguments else ()
+            output = cast("BinaryIO", stack.enter_context(tempfile.TemporaryFile()))
+            if warning := run_filter((*arguments, *lenient), source, output):
+                reporter.warn(f"{name}: {warning}", "skipped-records")
+            output.seek(0)
+            source = output
+        yield source
 
 
 class _ZipEntry:
@@ -316,7 +333,7 @@ def _text_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: b
 
 
 def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bool) -> str:
-    is_filtered = bool(inferred.filter)
+    is_filtered = inferred.is_normalized
     quote = '"' if is_filtered else inferred.quote
     options = {
         "auto_detect": "false",
@@ -327,7 +344,7 @@ def _csv_rows(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines: bo
         "max_line_size": str(MAX_LINE),
         "columns": "{" + ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(inferred.columns))) + "}",
     }
-    if inferred.compression == "Gzip" and not is_filtered:
+    if inferred.compression == "Gzip" and not inferred.filters:
         options["compression"] = "'gzip'"
     if skips_bad_lines:
         options |= {"store_rejects": "true", "rejects_limit": "1000"}
@@ -346,7 +363,7 @@ def _json_objects(paths: Sequence[Path], inferred: InferredFile, skips_bad_lines
     options["maximum_object_size"] = str(MAX_LINE if is_lines else MAX_DOCUMENT)
     if is_lines and skips_bad_lines:
         options["ignore_errors"] = "true"
-    if inferred.compression == "Gzip":
+    if inferred.compression == "Gzip" and not inferred.filters:
         options["compression"] = "'gzip'"
     rows = f"read_json_objects({path_list(paths)}, {_settings(options)})"
     if path:

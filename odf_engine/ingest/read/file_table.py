@@ -22,8 +22,8 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.processes import build_python_environment, is_process_running, read_memory
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.ingest.inference.file_conversion import FORMATS
 from odf_engine.ingest.inference.file_sample import (
-    FORMATS,
     MAX_FILES,
     find_data_files,
     is_url,

@@ -377,7 +377,7 @@ class DataFileDialog(Dialog[ImportedFile]):
             form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (file.encoding or "UTF-8", "")]
         rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
         filtered: list[list[Span]] = []
-        if file.filter:
+        if file.filters:
             filtered.append([(" filter ", "muted"), (printable("; ".join(file.evidence)), "strong")])
         return [form, *filtered, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
 

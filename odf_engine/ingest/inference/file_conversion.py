@@ -1,0 +1,289 @@
+"""Conversions: the filter that turns a file into one that a reader can read."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import BinaryIO, Final, NamedTuple
+from xml.parsers import expat
+
+from odf_engine.base.progress import count_of
+from odf_engine.errors import BadData
+from odf_engine.filters.command_line import run_filter
+from odf_engine.filters.json_filter import find_items
+
+FORMATS: Final = {
+    ".csv": "Csv", ".tsv": "Csv", ".txt": "Csv", ".json": "Json", ".ndjson": "NdJson", ".jsonl": "NdJson",
+    ".parquet": "Parquet", ".geojson": "GeoJson", ".geojsonl": "NdGeoJson",
+    ".xlsx": "Csv", ".xlsm": "Csv", ".xlsb": "Csv", ".xls": "Csv", ".ods": "Csv", ".xml": "NdJson",
+}  # fmt: skip
+"""Kinds of read steps by suffix. A filter converts spreadsheets and XML for them."""
+SHEETS: Final = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+"""Suffixes of spreadsheets."""
+_OLE: Final = b"\xd0\xcf\x11\xe0"
+_COMPRESSED: Final = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+_TAR_MARK: Final = slice(257, 262)
+_HEAD: Final = 512
+_MAX_BYTES: Final = 64 << 20
+"""Size limit of spreadsheets, which can only be read completely."""
+_MAX_SHEETS: Final = 50
+_MAX_NAMES: Final = 5
+_MIN_HEADER_NAMES: Final = 2
+_NO_TEXT: Final = b"\xef\xbb\xbf\xff\xfe \r\n\t"
+"""Bytes of marks and space before a text."""
+
+
+class Conversion(NamedTuple):
+    """A filter, and the kind of the file that it writes.
+
+    Attributes:
+        kind: kind of the read step, or "" if the content of the written file has to show it.
+        filter: the arguments of ``odf filter``.
+        evidence: why the file needs the filter.
+    """
+
+    kind: str
+    filter: tuple[str, ...]
+    evidence: str
+
+
+def find_conversion(stream: BinaryIO) -> Conversion | None:
+    """Return the filter for a file, or None if its format needs none. Leaves the stream at its beginning.
+
+    Raises:
+        BadData: the file is damaged, or too large to be inspected.
+    """
+    try:
+        head = stream.read(_HEAD)
+        stream.seek(0)
+        text = head.lstrip(_NO_TEXT).replace(b"\0", b"")
+        if head.startswith(_OLE) or (head.startswith(b"PK") and is_workbook(stream)):
+            return _sheet_conversion(stream)
+        if head.startswith(_COMPRESSED) or head[_TAR_MARK] == b"ustar":
+            return _archive_conversion(stream)
+        if text.startswith(b"<?xml") or (text.startswith(b"<") and not _is_html(text)):
+            return _xml_conversion(stream)
+        return None
+    finally:
+        stream.seek(0)
+
+
+def is_workbook(stream: BinaryIO) -> bool:
+    """Return whether a zip archive is a workbook of Excel or OpenDocument."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            names = archive.namelist()
+            if any(name.startswith("xl/") for name in names):
+                return True
+            return "mimetype" in names and b"spreadsheet" in archive.read("mimetype")[:_HEAD]
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError):
+        return False
+    finally:
+        stream.seek(0)
+
+
+def _is_html(text: bytes) -> bool:
+    return text[:_HEAD].lower().startswith((b"<!doctype html", b"<html", b"<head"))
+
+
+def _sheet_conversion(stream: BinaryIO) -> Conversion:
+    """Return a filter for the sheet with the most values."""
+    from python_calamine import CalamineError, CalamineWorkbook, SheetVisibleEnum  # slow to import
+
+    data = stream.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise BadData(f"too large to be inspected: more than {_MAX_BYTES:,} bytes")
+    try:
+        workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
+        visible = [
+            sheet.name for sheet in workbook.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible
+        ]
+        sizes = {name: _table_size(workbook.get_sheet_by_name(name)) for name in visible[:_MAX_SHEETS]}
+    except (CalamineError, OSError, ValueError) as error:
+        hint = "the formats are xlsx, xlsm, xlsb, xls and ods; a password has to be removed"
+        raise BadData(f"not a spreadsheet: {error}", hint=hint) from None
+    name = max(sizes, key=lambda name: sizes[name], default="")
+    if not name or not sizes[name]:
+        raise BadData("the spreadsheet has no values", hint="choose a file with at least one row")
+    evidence = f"the table is in sheet {name}"
+    if len(visible) > 1:
+        evidence = f"the largest table of {len(visible)} sheets is in {name}: {listed(visible)}"
+    return Conversion("Csv", ("sheet", "--sheet", name, "--all-rows"), evidence)
+
+
+def _table_size(sheet: object) -> int:
+    """Return the number of cells in rows with at least two values."""
+    return sum(
+        filled
+        for row in sheet.iter_rows()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+        if (filled := sum(1 for cell in row if cell != "")) > 1
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names for a message."""
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _archive_conversion(stream: BinaryIO) -> Conversion:
+    """Return a filter for a compressed file, or for the members of an archive that are data."""
+    try:
+        with tarfile.open(fileobj=stream) as archive:
+            names = [member.name for member in archive if member.isfile()]
+    except (tarfile.TarError, EOFError, OSError):
+        return Conversion("", ("unpack",), "a compressed file")
+    suffixes = Counter(PurePosixPath(name).suffix.lower() for name in names)
+    data = [suffix for suffix, _ in suffixes.most_common() if suffix in FORMATS]
+    if not data:
+        raise BadData("the archive has no CSV, JSON, XML or spreadsheet", hint=f"members: {listed(names)}")
+    return members_conversion([name for name in names if name.lower().endswith(data[0])], data[0])
+
+
+def members_conversion(names: Sequence[str], suffix: str) -> Conversion:
+    """Return a filter that writes the members of an archive one after the other."""
+    pattern = f"*{suffix}" if len(names) > 1 else escaped_pattern(names[0])
+    evidence = f"{count_of(len(names), 'member')} of the archive: {listed(names)}"
+    return Conversion(FORMATS[suffix], ("unpack", "--member", pattern), evidence)
+
+
+def escaped_pattern(name: str) -> str:
+    """Return a pattern that only a name matches."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+
+
+def _xml_conversion(stream: BinaryIO) -> Conversion:
+    """Return a filter for the outermost elements that occur several times and have attributes or children."""
+    search = _XmlSearch()
+    try:
+        while (chunk := stream.read(1 << 16)) and stream.tell() < _MAX_BYTES // 8:
+            search.parser.Parse(chunk, False)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        line = getattr(error, "lineno", None)
+        reason = expat.errors.messages[error.code] if isinstance(error, expat.ExpatError) else str(error)
+        raise BadData(f"invalid XML: {reason}", where=line and f"line {line}") from None
+    path = search.row_path()
+    if not path:
+        raise BadData(
+            "not a data file: XML without repeated elements",
+            hint="check the content; it may be an error message of the server",
+        )
+    count = count_of(search.counts[path], "element")
+    return Conversion("NdJson", ("xml", "--row", "/".join(path)), f"{count} {path[-1]} of XML")
+
+
+class _XmlSearch:
+    """Counts the elements of a document by their paths.
+
+    Attributes:
+        counts: the number of elements by their path.
+    """
+
+    def __init__(self) -> None:
+        self.parser = expat.ParserCreate(namespace_separator="}")
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.StartDoctypeDeclHandler = self._refuse
+        self.parser.EntityDeclHandler = self._refuse
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self._with_members: set[tuple[str, ...]] = set()
+        self._path: tuple[str, ...] = ()
+
+    def row_path(self) -> tuple[str, ...]:
+        """Return the path of the elements that are rows, or ()."""
+        repeated = [path for path in self._with_members if self.counts[path] > 1]
+        shortest = min(map(len, repeated), default=0)
+        paths = [path for path in repeated if len(path) == shortest]
+        return max(paths, key=lambda path: self.counts[path], default=())
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if self._path:
+            self._with_members.add(self._path)
+        self._path = (*self._path, name.rpartition("}")[2])
+        self.counts[self._path] += 1
+        if attributes:
+            self._with_members.add(self._path)
+
+    def _end(self, _: str) -> None:
+        self._path = self._path[:-1]
+
+    def _refuse(self, *_: object) -> None:
+        line = self.parser.CurrentLineNumber
+        raise BadData("the document declares a document type or entities", where=f"line {line}")
+
+
+def json_conversion(document: object) -> Conversion | None:
+    """Return a filter for a document whose list is inside a list, or whose items are lists below a header.
+
+    Args:
+        document: the document.
+
+    Returns:
+        The filter, or None if the readers can read the document.
+    """
+    if isinstance(document, list) and document and all(isinstance(item, list) for item in document):
+        return _rows_conversion(document, "")
+    if isinstance(document, list) and any(isinstance(item, list) for item in document):
+        paths = [str(at) for at, item in enumerate(document) if isinstance(item, list)]
+        items = find_items(document, paths[0])
+        if len(paths) == 1 and items and all(isinstance(item, dict) for item in items):
+            return items_conversion(paths[0])
+    if isinstance(document, dict):
+        lists = [(name, value) for name, value in document.items() if isinstance(value, list)]
+        for name, value in lists:
+            if value and all(isinstance(item, list) for item in value):
+                return _rows_conversion(value, name)
+    return None
+
+
+def _rows_conversion(rows: Sequence[Sequence[object]], path: str) -> Conversion | None:
+    header, *data = rows
+    names = [name for name in header if isinstance(name, str) and name.strip()]
+    is_header = len(names) == len(set(names)) == len(header) >= _MIN_HEADER_NAMES
+    if not is_header or not data or any(len(row) != len(header) for row in data):
+        return None
+    return items_conversion(path)
+
+
+def items_conversion(path: str) -> Conversion:
+    """Return a filter for the list at a path of a JSON document, or for the document if the path is ""."""
+    return Conversion(
+        "NdJson", ("json", *(("--items", path) if path else ())), "a list inside a JSON document"
+    )
+
+
+class _OutputFull(Exception):
+    """The output has as many bytes as needed."""
+
+
+class _LimitedOutput(io.BytesIO):
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def write(self, data: object) -> int:
+        if self.tell() > self.limit:
+            raise _OutputFull
+        return super().write(data)  # pyright: ignore[reportArgumentType]
+
+
+def converted_beginning(stream: BinaryIO, conversion: Conversion, limit: int) -> tuple[bytes, bool]:
+    """Return the first bytes that the filter writes, and whether they are all.
+
+    Args:
+        stream: the file.
+        conversion: the filter.
+        limit: the maximum number of bytes.
+
+    Raises:
+        BadData: the file is damaged.
+    """
+    output = _LimitedOutput(limit)
+    with suppress(_OutputFull):
+        run_filter(conversion.filter, stream, output)
+    return output.getvalue()[:limit], output.tell() <= limit
