@@ -211,6 +211,14 @@ def join_description(title: str, description: str) -> str:
     return f"{title.rstrip('.')}. {description}" if description else title
 
 
+def declared_choices(table: DeclaredTable, sample: FileSample, reporter: Reporter) -> FileChoices:
+    """Return the declarations of a table as choices; see :func:`infer_table`."""
+    inference = _DeclaredInference(table, sample, reporter)
+    file = inference.infer()
+    key = {"key": file.key, "merge": file.merge} if file.key and table.key else {}
+    return msgspec.structs.replace(inference.choices, **key)
+
+
 def infer_table(table: DeclaredTable, sample: FileSample, reporter: Reporter) -> InferredFile:
     """Infer the file of a table, with its declarations.
 
@@ -227,11 +235,15 @@ def infer_table(table: DeclaredTable, sample: FileSample, reporter: Reporter) ->
 
 
 class _DeclaredInference:
-    """Infers a file, first as if nothing was declared, then with the declarations."""
+    """Infers a file, first as if nothing was declared, then with the declarations.
+
+    Attributes:
+        choices: the declarations that the rows do not contradict.
+    """
 
     def __init__(self, table: DeclaredTable, sample: FileSample, reporter: Reporter) -> None:
         self._table, self._sample, self._reporter = table, sample, reporter
-        self._choices = FileChoices(
+        self.choices = FileChoices(
             separator=table.separator,
             quote=table.quote,
             encoding=table.encoding,
@@ -242,20 +254,20 @@ class _DeclaredInference:
 
     def infer(self) -> InferredFile:
         table = self._table
-        file = infer_file(self._sample, self._choices, self._reporter)
+        file = infer_file(self._sample, self.choices, self._reporter)
         places = self._find_places(file)
         if places:
             has_types = file.kind in ("Parquet", "EsriShapefile")
             declared = {at: column for at, column in places.items() if column.type and not has_types}
             types = {at: (column.type, column.form or "") for at, column in declared.items()}
             names = {at: column.name for at, column in places.items()}
-            self._choices = msgspec.structs.replace(self._choices, types=types, names=names)
-            file = infer_file(self._sample, self._choices, self._reporter)
+            self.choices = msgspec.structs.replace(self.choices, types=types, names=names)
+            file = infer_file(self._sample, self.choices, self._reporter)
             columns = list(file.columns)
             kept = {at: kind for at, kind in types.items() if self._accept(columns, file, at, declared[at])}
             if len(kept) < len(types):
-                self._choices = msgspec.structs.replace(self._choices, types=kept)
-                file = infer_file(self._sample, self._choices, self._reporter)
+                self.choices = msgspec.structs.replace(self.choices, types=kept)
+                file = infer_file(self._sample, self.choices, self._reporter)
                 columns = [columns[at] if at in kept else column for at, column in enumerate(file.columns)]
             for at, column in places.items():
                 columns[at] = _with_nulls(columns[at], column.nulls)
@@ -336,7 +348,7 @@ class _DeclaredInference:
         return file
 
     def _infer_with_key(self, key: tuple[str, ...]) -> InferredFile:
-        choices = msgspec.structs.replace(self._choices, key=key)
+        choices = msgspec.structs.replace(self.choices, key=key)
         return infer_file(self._sample, choices, self._reporter)
 
     def _with_filter(self, file: InferredFile) -> InferredFile:

@@ -20,13 +20,18 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import load_workspace
 from odf_engine.data.zip_archive import ZipArchive
-from odf_engine.errors import BadData, NotFound, OdfError, UsageError
+from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
 from odf_engine.ingest.inference import gtfs
 from odf_engine.ingest.inference.csvw import SUFFIX, is_csvw, read_csvw
 from odf_engine.ingest.inference.data_package import FILE_NAME, read_package
-from odf_engine.ingest.inference.declared_table import DeclaredTable, MetadataFile, infer_table
+from odf_engine.ingest.inference.declared_table import (
+    DeclaredTable,
+    MetadataFile,
+    declared_choices,
+    infer_table,
+)
 from odf_engine.ingest.inference.file_conversion import FORMATS, is_workbook
-from odf_engine.ingest.inference.file_inference import InferredFile
+from odf_engine.ingest.inference.file_inference import FileChoices, InferredFile
 from odf_engine.ingest.inference.file_manifest import manifest_text
 from odf_engine.ingest.inference.file_sample import (
     FileSample,
@@ -172,6 +177,49 @@ def propose_manifests(
             yield manifest_text(table.location, f"{name}.{table.name}", file, declared=table)
         if problem is not None and not proposed:
             raise problem
+
+
+def list_tables(location: str, folder: Path) -> list[DeclaredTable]:
+    """Return the tables of a local file or collection. Archives on servers are one table.
+
+    Raises:
+        Unsupported: the location is metadata on a server.
+        OdfError: the collection is invalid.
+        OSError: it cannot be read.
+    """
+    if is_url(location):
+        name = _base_name(location)
+        if name == FILE_NAME or name.endswith(SUFFIX):
+            raise Unsupported(f"{name} on a server describes several tables",
+                              hint=f"run odf new NAME --from {location} | odf add -")  # fmt: skip
+        return [DeclaredTable(location=location)]
+    with open_tables(location, folder, Reporter()) as collection:
+        return list(collection.tables)
+
+
+def load_table(table: DeclaredTable, folder: Path, reporter: Reporter) -> FileSample:
+    """Read the beginning of a table of :func:`list_tables`.
+
+    Raises:
+        OdfError: as in :func:`load_sample`.
+        OSError: the file cannot be read.
+    """
+    if not table.entry:
+        return load_sample(table.location, folder, reporter)
+    return read_sample(folder / Path(table.location).expanduser(), table.location, reporter, table.entry)
+
+
+def load_choices(table: DeclaredTable, folder: Path) -> FileChoices:
+    """Return what the metadata of a table declare, as choices.
+
+    Raises:
+        OdfError: as in :func:`load_sample`.
+        OSError: the file cannot be read.
+    """
+    if not table.origin:
+        return FileChoices()
+    reporter = Reporter()
+    return declared_choices(table, load_table(table, folder, reporter), reporter)
 
 
 def _is_archive(location: str, folder: Path, reporter: Reporter) -> bool:
