@@ -15,6 +15,7 @@ from odf_engine.ingest.inference.declared_table import (
     MetadataFile,
     ReadDocument,
     check_encoding,
+    check_mark,
     join_description,
     make_license,
     number_form,
@@ -167,8 +168,8 @@ class _TableReader:
             name=entry or location,
             entry=entry,
             origin=self._document.name,
-            separator=dialect.delimiter,
-            quote=dialect.quote_char,
+            separator=check_mark(dialect.delimiter, self._place("dialect.delimiter"), max_length=10) or None,
+            quote=check_mark(dialect.quote_char, self._place("dialect.quoteChar")),
             encoding=check_encoding(dialect.encoding, self._place("dialect.encoding")),
             header=True if header is None and schema.columns else header,
             # Names are declared: of several header rows the last one has the shape of the rows.

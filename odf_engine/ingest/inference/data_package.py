@@ -16,10 +16,10 @@ from odf_engine.ingest.inference.declared_table import (
     MetadataFile,
     ReadDocument,
     check_encoding,
+    check_mark,
     join_description,
     make_license,
     number_form,
-    text_of,
     time_form,
 )
 from odf_engine.ingest.inference.file_conversion import FORMATS
@@ -161,17 +161,15 @@ class _ResourceReader:
                               hint="declare the names of the columns in schema.fields")  # fmt: skip
         first = ((dialect and dialect.header_rows) or [1])[0]
         header = dialect.header if dialect else None
-        about = [
-            join_description(text_of(part.title), text_of(part.description)) for part in (resource, package)
-        ]
+        about = [join_description(part.title or "", part.description or "") for part in (resource, package)]
         key = schema.primary_key if schema else []
         return DeclaredTable(
             location=location,
             name=resource.name or path,
             entry=entry,
             origin=self._document.name,
-            separator=dialect.delimiter if dialect else None,
-            quote=dialect.quote_char if dialect else None,
+            separator=self._mark(dialect and dialect.delimiter, "delimiter", 10) or None,
+            quote=self._mark(dialect and dialect.quote_char, "quoteChar"),
             encoding=check_encoding(resource.encoding, self._place("encoding")),
             header=True if header is None and schema and schema.fields else header,
             skip=max(first - 1, 0),
@@ -185,6 +183,9 @@ class _ResourceReader:
 
     def _place(self, path: str) -> str:
         return self._document.place(f"{self._path}.{path}")
+
+    def _mark(self, mark: str | None, name: str, max_length: int = 1) -> str | None:
+        return check_mark(mark, self._place(f"dialect.{name}"), max_length=max_length)
 
     def _file_path(self) -> str:
         """Return the path of the only file."""
@@ -230,7 +231,7 @@ class _ResourceReader:
             return None
         first = licenses[0]
         url = first.path if re.match(r"https?://", first.path) else ""
-        return make_license(first.name, first.title, url or text_of(self._package.homepage))
+        return make_license(first.name, first.title, url or (self._package.homepage or ""))
 
 
 def _value_form(field: _Field) -> str | None:

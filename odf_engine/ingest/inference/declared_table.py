@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
@@ -142,12 +143,14 @@ class MetadataFile(NamedTuple):
             BadData: the path leaves the folder.
             Unsupported: the URL has another scheme than http and https.
         """
+        plain = unquote(path) if is_encoded else path
+        if "${{" in plain or not plain.isprintable():
+            raise BadData(f"invalid path '{path}'", where=where)
         if scheme := _SCHEME.match(path):
             if scheme[0].lower() not in ("http:", "https:"):
                 raise Unsupported(f"unsupported URL scheme: {scheme[0][:-1]}", where=where,
                                   hint="use a relative path, or an http or https URL")  # fmt: skip
             return path, ""
-        plain = unquote(path) if is_encoded else path
         parts = PurePosixPath(plain).parts
         if not parts or ".." in parts or plain.startswith(("/", "~")) or "\\" in plain:
             raise BadData(
@@ -155,8 +158,6 @@ class MetadataFile(NamedTuple):
                 where=where,
                 hint="use a relative path without .., or an http or https URL",
             )
-        if "${{" in plain or not plain.isprintable():
-            raise BadData(f"invalid path '{path}'", where=where)
         if is_url(self.location) and not self.archive:
             return urljoin(self.location, path if is_encoded else quote(path)), ""
         file = str(PurePosixPath(self.location).parent / plain)
@@ -164,20 +165,31 @@ class MetadataFile(NamedTuple):
 
 
 def check_encoding(encoding: str | None, where: str) -> str | None:
-    """Return a declared encoding.
+    """Return a declared encoding by a name that the readers know.
 
     Raises:
         BadData: it is unknown.
     """
     if encoding is None:
         return None
-    try:
+    with suppress(LookupError):
         if _ENCODING.fullmatch(encoding):
-            codecs.lookup(encoding)
-            return encoding
-    except LookupError:
-        pass
+            codec = codecs.lookup(encoding).name
+            if codec in ("ascii", "utf-8", "utf-8-sig"):
+                return "utf-8"
+            return codec.replace("iso8859", "ISO-8859") if codec.startswith("iso8859") else encoding
     raise BadData(f'unknown encoding "{encoding}"', where=where)
+
+
+def check_mark(mark: str | None, where: str, *, max_length: int = 1) -> str | None:
+    """Return a declared separator or quote.
+
+    Raises:
+        BadData: it is too long, or a line break.
+    """
+    if mark is not None and (len(mark) > max_length or not mark.replace("\t", " ").isprintable()):
+        raise BadData(f"invalid value {mark!r}", where=where)
+    return mark
 
 
 def number_form(decimal: str, group: str) -> str | None:
@@ -394,8 +406,3 @@ def _without_lines(table: DeclaredTable, sample: FileSample) -> FileSample:
     if table.comment:
         lines = [line for line in lines if not line.lstrip().startswith(table.comment.encode())]
     return msgspec.structs.replace(sample, data=b"\n".join(lines))
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a metadata property as text, or "" if it is not a text."""
-    return value.strip() if isinstance(value, str) else ""
