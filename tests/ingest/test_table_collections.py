@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
+from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, Unsupported, UsageError
+from odf_engine.ingest.fetch import shared_downloads
+from odf_engine.ingest.fetch.shared_downloads import SharedDownloads
 from odf_engine.ingest.inference.table_collection import open_tables, propose_manifests
 from odf_engine.metadata.model import (
     Csv,
@@ -30,6 +32,7 @@ from tests.ingest.conftest import WebServer, reply
 from tests.ingest.fetching import get
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
+from tests.waiting import wait_until
 
 FEED = {
     "agency.txt": "agency_id,agency_name\n1,City\n",
@@ -71,14 +74,17 @@ def write_package(folder: Path, *resources: dict[str, Any], **package: Any) -> N
 
 def test_a_gtfs_feed_becomes_a_dataset_for_each_table(tmp_path: Path, reporter: Recorder) -> None:
     (tmp_path / "feed.zip").write_bytes(archive(FEED))
-    found = propose(tmp_path, "feed.zip", reporter)
-    assert list(found) == ["my.agency", "my.stops", "my.routes", "my.stop-times", "my.calendar-dates"]
-    assert columns(found["my.stops"]) == [
+    proposed = propose(tmp_path, "feed.zip", reporter)
+    assert list(proposed) == ["my.agency", "my.stops", "my.routes", "my.stop-times", "my.calendar-dates"]
+    assert columns(proposed["my.stops"]) == [
         "stop_id STRING NOT NULL", "stop_name STRING", "stop_lat DOUBLE", "stop_lon DOUBLE",
     ]  # fmt: skip
-    assert columns(found["my.routes"])[1:] == ["route_short_name STRING", "route_type BIGINT"]
-    assert columns(found["my.stop-times"])[1] == "arrival_time STRING"
-    merge, read = source_of(found["my.calendar-dates"]).merge, source_of(found["my.calendar-dates"]).read
+    assert columns(proposed["my.routes"])[1:] == ["route_short_name STRING", "route_type BIGINT"]
+    assert columns(proposed["my.stop-times"])[1] == "arrival_time STRING"
+    merge, read = (
+        source_of(proposed["my.calendar-dates"]).merge,
+        source_of(proposed["my.calendar-dates"]).read,
+    )
     assert isinstance(merge, Snapshot) and merge.primary_key == ["service_id", "date"]
     assert isinstance(read, Csv) and read.date_format == "yyyyMMdd"
     assert reporter.warnings == []
@@ -102,6 +108,9 @@ def test_one_member_of_an_archive_has_the_name_of_the_dataset(tmp_path: Path, re
         propose(tmp_path, "tables.zip", reporter, "three.csv")
     (tmp_path / "single.zip").write_bytes(archive({"one.csv": "id,n\na,1\nb,2\n", "readme.txt": "text"}))
     assert list(propose(tmp_path, "single.zip", reporter)) == ["my"]
+    (tmp_path / "noted.zip").write_bytes(archive({"one.txt": "id,n\na,1\nb,2\n", "README.txt": "x\n" * 99}))
+    (snapshot,) = propose(tmp_path, "noted.zip", reporter).values()
+    assert columns(snapshot) == ["id STRING NOT NULL", "n BIGINT"]
     with pytest.raises(UsageError):
         propose(tmp_path, "single.zip", reporter, "one.csv")
 
@@ -110,7 +119,7 @@ def test_a_member_without_rows_is_left_out(tmp_path: Path, reporter: Recorder) -
     (tmp_path / "tables.zip").write_bytes(archive({"a.csv": "", "b.csv": "id\n1\n2\n"}))
     assert list(propose(tmp_path, "tables.zip", reporter)) == ["my.b"]
     assert "a.csv" in reporter.warnings[0]
-    (tmp_path / "empty.zip").write_bytes(archive({"a.csv": "", "b.csv": ""}))
+    (tmp_path / "empty.zip").write_bytes(archive({"a.csv": "", "b.tsv": ""}))
     with pytest.raises(BadData):
         propose(tmp_path, "empty.zip", reporter)
 
@@ -213,11 +222,11 @@ def test_a_package_in_an_archive_describes_its_members(tmp_path: Path, reporter:
         "p/b.csv": "x,y\n1,2\n",
     }
     (tmp_path / "package.zip").write_bytes(archive(files))
-    found = propose(tmp_path, "package.zip", reporter)
-    assert list(found) == ["my.cases-2020", "my.b"]
-    (step,) = source_of(found["my.cases-2020"]).prepare or [None]
+    proposed = propose(tmp_path, "package.zip", reporter)
+    assert list(proposed) == ["my.cases-2020", "my.b"]
+    (step,) = source_of(proposed["my.cases-2020"]).prepare or [None]
     assert getattr(step, "sub_path", "") == "p/data/cases.csv"
-    assert columns(found["my.cases-2020"])[0] == "id STRING NOT NULL"
+    assert columns(proposed["my.cases-2020"])[0] == "id STRING NOT NULL"
 
 
 def test_a_package_on_a_server_has_urls_relative_to_it(
@@ -229,8 +238,8 @@ def test_a_package_on_a_server_has_urls_relative_to_it(
         "/c.csv": "id,n\na,1\n",
     }
     web.answer = lambda request: reply(request, 200, files[request.path].encode())
-    found = propose(tmp_path, f"{web.url}/p/datapackage.json", reporter)
-    urls = [getattr(source_of(snapshot).fetch, "url", "") for snapshot in found.values()]
+    proposed = propose(tmp_path, f"{web.url}/p/datapackage.json", reporter)
+    urls = [getattr(source_of(snapshot).fetch, "url", "") for snapshot in proposed.values()]
     assert urls == [f"{web.url}/p/a%20b.csv", f"{web.url}/c.csv"]
 
 
@@ -256,7 +265,7 @@ CSVW: dict[str, Any] = {
 
 
 def test_csvw_metadata_beside_a_file_are_used(tmp_path: Path, reporter: Recorder) -> None:
-    (tmp_path / "c.csv").write_text("Title\nID;The day;Value\n1;01/02/2020;7\n2;02/02/2020;-\n")
+    (tmp_path / "c.csv").write_text("0;01/01/2019;5\nID;The day;Value\n1;01/02/2020;7\n2;02/02/2020;-\n")
     (tmp_path / "c.csv-metadata.json").write_text(json.dumps(CSVW))
     for location in ("c.csv", "c.csv-metadata.json"):
         (snapshot,) = propose(tmp_path, location, reporter).values()
@@ -320,6 +329,7 @@ def test_pulls_of_one_archive_download_it_once(workspace: Workspace, web: WebSer
     version[0] = '"two"'
     payload = get(workspace, step, Recorder(), payloads[0].state, shares=True)
     assert payload is not None and payload.path.read_bytes() == b'"two"' * 1000
+    assert get(workspace, step, Recorder(), shares=True) is not None
     assert get(workspace, Url(step.url + "?x"), Recorder(), shares=True) is not None
     assert sent == ['"one"', '"two"', '"two"']
 
@@ -329,6 +339,28 @@ def test_a_download_without_a_version_is_not_shared(workspace: Workspace, web: W
     for number in (b"1", b"2"):
         payload = get(workspace, Url(web.url + "/a.zip"), Recorder(), shares=True)
         assert payload is not None and payload.path.read_bytes() == number
+
+
+def test_a_pull_that_waits_for_a_shared_download_can_be_cancelled(tmp_path: Path) -> None:
+    shared, waiting = SharedDownloads(), Recorder()
+    with shared.open(tmp_path, "a", Recorder()), ThreadPoolExecutor(1) as threads:
+        job = threads.submit(lambda: shared.open(tmp_path, "a", waiting).__enter__())
+        waiting.cancel()
+        with pytest.raises(Cancelled):
+            job.result(timeout=10)
+
+
+def test_a_shared_download_is_removed_after_its_last_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_downloads, "_KEPT_SECONDS", 0.05)
+    source = tmp_path / "fetched"
+    source.write_bytes(b"data")
+    with SharedDownloads().open(tmp_path, "a", Recorder()) as file:
+        file.replace(source, {"etag": '"1"'})
+        assert file.path.read_bytes() == b"data"
+    wait_until(lambda: not file.path.parent.exists())
+    assert source.exists()
 
 
 @pytest.mark.spark
@@ -345,10 +377,10 @@ def test_two_tables_of_a_feed_are_pulled_with_one_download(
         reply(request, 200, archive(FEED), ETag='"1"')
 
     web.answer = answer
-    found = propose(pulled.workspace.folder, f"{web.url}/feed.zip", reporter)
+    proposed = propose(pulled.workspace.folder, f"{web.url}/feed.zip", reporter)
     sent.clear()
     for name, rows in (("my.stop-times", 2), ("my.calendar-dates", 2)):
-        (pulled.entry,) = pulled.workspace.add([found[name]])
+        (pulled.entry,) = pulled.workspace.add([proposed[name]])
         assert pulled.pull().records == rows
     assert sent == ["/feed.zip"]
     assert pulled.rows("service_id", "date")[0] == ("1", date(2024, 5, 1))

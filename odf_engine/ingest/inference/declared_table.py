@@ -289,7 +289,7 @@ class _DeclaredInference:
         return self._with_filter(file)
 
     def _find_places(self, file: InferredFile) -> dict[int, DeclaredColumn]:
-        """Return the declared columns by their position: that of their name in the header, else their own."""
+        """Return the declared columns by their positions in the file, which the header decides."""
         declared = self._table.columns
         named = {name.casefold(): column for column in declared for name in (*column.titles, column.name)}
         places: dict[int, DeclaredColumn] = {}

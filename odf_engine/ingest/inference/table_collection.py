@@ -133,8 +133,8 @@ def open_tables(location: str, folder: Path, reporter: Reporter) -> Iterator[Tab
             tables = _named(read_package(document, read(location, ""), read, reporter))
             if not tables:
                 raise BadData("the package has no table", where=document.place("resources"))
-        elif name.endswith(SUFFIX) and (found := _csvw_tables(location, folder, reporter)) is not None:
-            tables = _named(found)
+        elif name.endswith(SUFFIX) and (group := _csvw_tables(location, folder, reporter)) is not None:
+            tables = _named(group)
         else:
             tables = [_described_table(location, folder, reporter)]
         yield TableCollection(location, tables, folder, archive)
@@ -296,7 +296,9 @@ def _archive_tables(location: str, path: Path, reporter: Reporter) -> list[Decla
             if feed is not None:
                 return _named(_feed_tables(location, archive, feed, names))
             files = _table_files(names)
-            if len(files) < 2 or parts_of_table(archive, [archive.getinfo(name) for name in files]):
+            if len(files) == 1:
+                return [DeclaredTable(location=location, entry=files[0])]
+            if not files or parts_of_table(archive, [archive.getinfo(name) for name in files]):
                 return single
             return _named([DeclaredTable(location=location, name=name, entry=name) for name in files])
     except _ZIP_ERRORS as error:
@@ -312,8 +314,8 @@ def _is_visible(entry: zipfile.ZipInfo) -> bool:
 
 def _find_package(names: Sequence[str]) -> str | None:
     """Return the descriptor of a Data Package in an archive, or None."""
-    found = [name for name in names if PurePosixPath(name).name == FILE_NAME]
-    return min(found, key=len, default=None)
+    packages = [name for name in names if PurePosixPath(name).name == FILE_NAME]
+    return min(packages, key=len, default=None)
 
 
 def _table_files(names: Sequence[str]) -> list[str]:

@@ -245,7 +245,9 @@ class DefinitionsController(Controller):
         table = await self._choose_table(source)
         if table is None:
             return
-        name = await self._ask_name(suggest_name(table.entry or table.location, self._dataset_names()))
+        name = await self._ask_name(
+            suggest_name(table.entry if table.name else source, self._dataset_names())
+        )
         if not name:
             return
         title, text, answer = f"{name} from {table.label}", "", "back"
