@@ -39,8 +39,8 @@ def command(name: str, root: bool, push: bool, derivative: bool, source: str | N
     if source is not None:
         if push or derivative:
             raise UsageError("--from is for root datasets with a polling source", hint="use only --from")
-        for number, text in enumerate(_inferred_manifests(str(alias), source, member)):
-            data_stream().write(f"---\n{text}" if number else text)
+        manifests = list(_inferred_manifests(str(alias), source, member))  # all or nothing
+        data_stream().write("---\n".join(manifests))
         return
     if member:
         raise UsageError("--member requires --from", hint="specify the file or URL of a collection")

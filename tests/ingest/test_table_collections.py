@@ -296,6 +296,7 @@ def test_an_archive_on_a_server_is_downloaded_once_for_its_tables(
     web.answer = lambda request: reply(request, 200, archive(FEED))
     assert len(propose(tmp_path, f"{web.url}/feed.zip", reporter)) == 5
     assert len(web.requests) == 1
+    assert len(propose(tmp_path, f"{web.url}/feed?format=zip", reporter)) == 5, "recognized by its content"
     with open_tables(f"{web.url}/feed.zip", tmp_path, reporter) as tables:
         assert tables.is_collection
 
@@ -392,3 +393,11 @@ def test_an_archive_that_is_damaged_is_an_error(tmp_path: Path, reporter: Record
     (tmp_path / "bad.zip").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(OdfError):
         propose(tmp_path, "bad.zip", reporter)
+    data = bytearray(archive(FEED))
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # as if it was encrypted
+        at = -1
+        while (at := data.find(mark, at + 1)) >= 0:
+            data[at + flags] |= 1
+    (tmp_path / "encrypted.zip").write_bytes(data)
+    with pytest.raises(BadData, match="encrypted"):
+        propose(tmp_path, "encrypted.zip", reporter)

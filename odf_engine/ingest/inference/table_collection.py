@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -58,7 +59,9 @@ _GROUP: Final = "csv-metadata.json"
 _PACKAGE_LEVELS: Final = 3
 """Number of folders above a file in which its Data Package is looked for."""
 _ZIP: Final = b"PK\x03\x04"
-_ZIP_ERRORS: Final = (zipfile.BadZipFile, NotImplementedError, BadData)
+_ZIP_ERRORS: Final = (
+    zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, BadData,
+)  # fmt: skip
 
 
 class TableCollection:
