@@ -113,6 +113,7 @@ class _HttpTransfer(Transfer):
         super().__init__(step, without_login(step.url), context, key)
         self._url, self._key = url, json.dumps(key)
         self._shared: SharedFile | None = None
+        self._downloaded: dict[str, str] | None = None  # the version that the server sent
         self._client: SourceClient | None = None
 
     def fetch(self) -> Payload | None:
@@ -122,7 +123,10 @@ class _HttpTransfer(Transfer):
             return super().fetch()
         with SHARED_DOWNLOADS.open(context.downloads.parent, self._key, self.reporter) as shared:
             self._shared = shared
-            return super().fetch()
+            payload = super().fetch()
+            if payload is not None and self._downloaded is not None:
+                shared.replace(payload.path, self._downloaded)
+            return payload
 
     def attempt(self) -> Payload | None:
         self._client = client = SourceClient(self._url, self.name, self.context, self.address_policy)
@@ -169,13 +173,10 @@ class _HttpTransfer(Transfer):
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             self._download(response, total)
-        text = f"{state.kind} {state.value}" if state else "no ETag"
-        payload = self.finish(state, modified, text, _NO_TIME)
-        if self._shared is not None:
-            is_exact = "etag" in known or "validator" in known
-            version = {name: known[name] for name in ("etag", "modified") if is_exact and name in known}
-            self._shared.replace(payload.path, version)
-        return payload
+        version = f"{state.kind} {state.value}" if state else "no ETag"
+        is_exact = "etag" in known or "validator" in known
+        self._downloaded = {name: known[name] for name in ("etag", "modified") if is_exact and name in known}
+        return self.finish(state, modified, version, _NO_TIME)
 
     def _use_shared(self, shared: SharedFile) -> Payload | None:
         """Return the payload with the file that another pull downloaded, or None if it is unchanged.
