@@ -76,6 +76,7 @@ from odf_engine.identity.names import parse_ref_remote as parse_ref_remote
 from odf_engine.identity.ownership_proof import OwnershipProof as OwnershipProof
 from odf_engine.identity.ownership_proof import verify_proof as verify_proof
 from odf_engine.identity.ownership_proof import verify_signature as verify_signature
+from odf_engine.ingest.inference.declared_table import DeclaredTable as DeclaredTable
 from odf_engine.ingest.inference.file_conversion import FORMATS as FORMATS
 from odf_engine.ingest.inference.file_inference import MAX_ROWS as MAX_ROWS
 from odf_engine.ingest.inference.file_inference import NUMBER_FORMS as NUMBER_FORMS
@@ -94,6 +95,10 @@ from odf_engine.ingest.inference.file_sample import infer_file as infer_file
 from odf_engine.ingest.inference.file_sample import is_url as is_url
 from odf_engine.ingest.inference.file_sample import load_sample as load_sample
 from odf_engine.ingest.inference.file_sample import split_extensions as split_extensions
+from odf_engine.ingest.inference.table_collection import list_tables as list_tables
+from odf_engine.ingest.inference.table_collection import load_choices as load_choices
+from odf_engine.ingest.inference.table_collection import load_table as load_table
+from odf_engine.ingest.inference.table_collection import propose_manifests as propose_manifests
 from odf_engine.ingest.read.file_table import FileRows as FileRows
 from odf_engine.ingest.read.file_table import FileTable as FileTable
 from odf_engine.ingest.read.file_table import open_file_table as open_file_table

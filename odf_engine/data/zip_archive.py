@@ -22,6 +22,8 @@ class ZipArchive(zipfile.ZipFile):
         OSError: it cannot be read.
     """
 
+    _limited: _LimitedReader | None = None
+
     def __init__(self, path: Path) -> None:
         self._limited = _LimitedReader(io.FileIO(path))
         try:
@@ -33,7 +35,8 @@ class ZipArchive(zipfile.ZipFile):
     def close(self) -> None:
         """Close the file."""
         super().close()
-        self._limited.close()
+        if self._limited is not None:
+            self._limited.close()
 
 
 class _LimitedReader(io.BufferedReader):

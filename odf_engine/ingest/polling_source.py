@@ -24,7 +24,15 @@ from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.write_progress import FileProgress
-from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Snapshot, Url
+from odf_engine.metadata.model import (
+    DatasetKind,
+    Decompress,
+    FilesGlob,
+    Mqtt,
+    SetPollingSource,
+    Snapshot,
+    Url,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
@@ -324,6 +332,9 @@ def _open_payloads(
             name=str(entry.alias),
             untrusted=not Trust(workspace).allows_private_network(entry),
             downloads=workspace.odf / "cache" / "downloads",
+            shares_download=any(
+                isinstance(step, Decompress) and step.sub_path for step in source.prepare or ()
+            ),
             dataset_id=str(entry.id),
             credentials=Credentials(workspace.odf),
             mqtt=workspace.config.mqtt,

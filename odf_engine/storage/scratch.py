@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Literal, get_args
 from odf_engine.base import processes
 from odf_engine.base.files import ensure_folder
 
-Kind = Literal["pull", "transform", "replay", "recompute", "sandbox", "query"]
+Kind = Literal["pull", "transform", "replay", "recompute", "sandbox", "query", "download"]
 
 
 @contextmanager

@@ -1,20 +1,26 @@
 """Print a commented manifest for a new dataset.
 
 The manifest is valid without changes. Edit it, then add the dataset with `odf add`.
-With --from FILE, format and columns are inferred from the first rows of a data file.
+With --from FILE, format and columns are inferred from the first rows of a data file. Metadata beside
+the file are used: FILE-metadata.json (CSV on the Web) and datapackage.json (Data Package).
+
+A collection becomes a manifest for each table, with the names NAME.TABLE: an archive with several
+data files, such as a GTFS feed, a datapackage.json, or CSVW metadata. --member takes one table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from odf_engine.api import DatasetAlias, FileChoices, Reporter, infer_file, is_url, load_sample, manifest_text
+from odf_engine.api import DatasetAlias, Reporter, is_url, propose_manifests
 from odf_engine.api.samples import DERIVATIVE, PUSH, ROOT
+from odf_engine.api.text import printable
 from odf_engine.errors import NotFound, UsageError
 from odf_tui.cli.shared.options import define_command
-from odf_tui.cli.shared.output import data_stream
+from odf_tui.cli.shared.output import data_stream, print_note
 from odf_tui.cli.shared.workspace import open_workspace
 
 ORDER = 30
@@ -27,21 +33,35 @@ MEANINGS = "create template"
 @click.option("--push", is_flag=True, help="Root dataset with a push source.")
 @click.option("--derivative", is_flag=True, help="Derivative dataset: a query over other datasets.")
 @click.option("--from", "source", metavar="FILE|URL", help="Root dataset with the rows of this file.")
-def command(name: str, root: bool, push: bool, derivative: bool, source: str | None) -> None:
+@click.option("--member", default="", metavar="TABLE", help="Take only this table of a collection.")
+def command(name: str, root: bool, push: bool, derivative: bool, source: str | None, member: str) -> None:
     alias = DatasetAlias.parse(name)
     if source is not None:
         if push or derivative:
             raise UsageError("--from is for root datasets with a polling source", hint="use only --from")
-        data_stream().write(_inferred_manifest(str(alias), source))
+        manifests = list(_inferred_manifests(str(alias), source, member))  # all or nothing
+        data_stream().write("---\n".join(manifests))
         return
+    if member:
+        raise UsageError("--member requires --from", hint="specify the file or URL of a collection")
     if (root or push) == derivative:
         raise UsageError("missing kind of dataset", hint="use --root, --push, --derivative or --from FILE")
     template = DERIVATIVE if derivative else PUSH if push else ROOT
     data_stream().write(template.replace("NAME", str(alias)))
 
 
-def _inferred_manifest(name: str, source: str) -> str:
-    """Return the manifest for a file. Paths are relative to the folder of the workspace, if there is one."""
+class _WarningReporter(Reporter):
+    """Prints warnings to stderr."""
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        print_note(f"warning: {printable(text)}")
+
+
+def _inferred_manifests(name: str, source: str, member: str) -> Iterator[str]:
+    """Yield the manifests for a file or a collection.
+
+    Paths are relative to the folder of the workspace, if there is one.
+    """
     try:
         folder = open_workspace().folder.resolve()
     except NotFound:
@@ -50,7 +70,4 @@ def _inferred_manifest(name: str, source: str) -> str:
     if not is_url(source):
         path = Path(source).expanduser().resolve()
         location = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-    reporter = Reporter()
-    return manifest_text(
-        location, name, infer_file(load_sample(location, folder, reporter), FileChoices(), reporter)
-    )
+    yield from propose_manifests(location, name, folder, _WarningReporter(), member)

@@ -10,7 +10,7 @@ TOPICS: Final = {
     "datasets": "Datasets, blocks and the workspace folder",
     "manifests": "Define datasets in YAML, and change them",
     "ingestion": "Poll sources, push rows",
-    "sources": "MQTT messages and Ethereum logs",
+    "sources": "Collections of tables, MQTT messages and Ethereum logs",
     "web-sources": "Lists in pages, and the files of folders on servers",
     "merge-strategies": "Combine new rows with existing rows",
     "linked-objects": "Store large files with a dataset",

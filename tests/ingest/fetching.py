@@ -26,6 +26,7 @@ def get(
     *,
     untrusted: bool = False,
     environment: dict[str, str] | None = None,
+    shares: bool = False,
     **config: float | str,
 ) -> Payload | None:
     """Fetches in a job's folder of its own; the dataset may read the variable TOKEN."""
@@ -44,5 +45,6 @@ def get(
         name="my.data",
         untrusted=untrusted,
         downloads=workspace.odf / "cache" / "downloads",
+        shares_download=shares,
     )
     return next(fetch(step, context), None)

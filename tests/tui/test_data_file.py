@@ -40,7 +40,7 @@ from odf_tui.features.definitions.file_dialog import (
 )
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.datasets.view import GraphView
-from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
+from odf_tui.widgets.dialogs import DecisionDialog, PickerDialog, PromptDialog
 from tests.tui.context import Fakes
 from tests.tui.scripted_worker import Scenario
 from tests.tui.widget_app import shown
@@ -379,3 +379,28 @@ async def test_a_file_that_is_kept_opens_the_dialog_of_a_new_dataset(source: Sce
     name, dialog = fakes.host.dialogs
     assert isinstance(name, PromptDialog) and name._value == "a"
     assert isinstance(dialog, DataFileDialog) and dialog._title == "a from a.csv"
+
+
+async def test_a_collection_lists_its_tables_first(source: Scenario) -> None:
+    with zipfile.ZipFile(source.folder / "feed.zip", "w") as archive:
+        archive.writestr("stops.txt", "stop_id,stop_name\n1,A\n2,B\n")
+        archive.writestr("routes.txt", "route_id,route_type\n10,3\n11,3\n")
+    answers = ["routes", "my.routes", None]
+    fakes = Fakes(source, answers=answers, widgets={GraphView: SimpleNamespace(selected="")})
+    DefinitionsController(fakes.context).add_data_file("feed.zip")
+    await fakes.host.stories()
+    tables, name, dialog = fakes.host.dialogs
+    assert isinstance(tables, PickerDialog)
+    assert [choice.id for choice in tables._choices] == ["stops", "routes"]
+    assert isinstance(name, PromptDialog) and name._value == "routes"
+    assert isinstance(dialog, DataFileDialog)
+    assert dialog._choices.key == ("route_id",) and dialog._choices.types[0] == ("STRING", "")
+    assert dialog._load(Reporter()).entry == "routes.txt"
+
+
+async def test_metadata_on_a_server_name_the_command(source: Scenario) -> None:
+    fakes = Fakes(source, answers=[], widgets={GraphView: SimpleNamespace(selected="")})
+    DefinitionsController(fakes.context).add_data_file("https://example.com/datapackage.json")
+    await fakes.host.stories()
+    assert not fakes.host.dialogs
+    assert "odf new NAME --from https://example.com/datapackage.json" in str(fakes.host.notices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload
+from odf_engine.ingest.fetch.shared_downloads import SHARED_DOWNLOADS, SharedFile
 from odf_engine.ingest.fetch.transfer import Transfer, source_state
 from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
@@ -20,6 +22,7 @@ from odf_engine.net.download import AttemptFailed, connection_failure, parse_htt
 from odf_engine.net.http_client import HttpClient, RedirectProblem, Response, is_temporary
 from odf_engine.net.urls import without_login
 
+_NO_TIME: Final = "the server sends no Last-Modified"
 _SURPLUS_SECONDS: Final = 0.1
 _STRONG_SECONDS: Final = 60
 """Minimum age of a Last-Modified that identifies a version (RFC 9110, section 8.8.2.2)."""
@@ -108,8 +111,22 @@ class _HttpTransfer(Transfer):
         }
         key = [url, sorted(self._headers.items())]
         super().__init__(step, without_login(step.url), context, key)
-        self._url = url
+        self._url, self._key = url, json.dumps(key)
+        self._shared: SharedFile | None = None
+        self._downloaded: dict[str, str] | None = None  # the version that the server sent
         self._client: SourceClient | None = None
+
+    def fetch(self) -> Payload | None:
+        """Return the payload, as the base class does. Pulls that share a download wait for each other."""
+        context = self.context
+        if not context.shares_download or context.downloads is None:
+            return super().fetch()
+        with SHARED_DOWNLOADS.open(context.downloads.parent, self._key, self.reporter) as shared:
+            self._shared = shared
+            payload = super().fetch()
+            if payload is not None and self._downloaded is not None:
+                shared.replace(payload.path, self._downloaded)
+            return payload
 
     def attempt(self) -> Payload | None:
         self._client = client = SourceClient(self._url, self.name, self.context, self.address_policy)
@@ -133,6 +150,8 @@ class _HttpTransfer(Transfer):
         ) as response:
             if response.status == 304:
                 partial.restart()
+                if self._shared is not None and self._shared.version:
+                    return self._use_shared(self._shared)
                 self.reporter.log(f"{self.name} not modified (304)")
                 return None
             if response.status == 416:  # the file is shorter than the bytes that are here
@@ -155,7 +174,25 @@ class _HttpTransfer(Transfer):
                 return None
             self._download(response, total)
         version = f"{state.kind} {state.value}" if state else "no ETag"
-        return self.finish(state, modified, version, "the server sends no Last-Modified")
+        is_exact = "etag" in known or "validator" in known
+        self._downloaded = {name: known[name] for name in ("etag", "modified") if is_exact and name in known}
+        return self.finish(state, modified, version, _NO_TIME)
+
+    def _use_shared(self, shared: SharedFile) -> Payload | None:
+        """Return the payload with the file that another pull downloaded, or None if it is unchanged.
+
+        Raises:
+            AttemptFailed: the file was removed.
+        """
+        modified = parse_http_date(shared.version.get("modified"))
+        state = source_state(shared.version.get("etag"), modified)
+        if self.is_unchanged(state, "(304)"):
+            return None
+        if not shared.copy_to(self.path):
+            error = SourceUnavailable("the shared download was removed", where=self.name)
+            raise AttemptFailed(error, again=True, pause=0)
+        self.reporter.log(f"{self.name} not modified (304) since the download for another dataset")
+        return self.make_payload(state, modified, _NO_TIME)
 
     @property
     def address_policy(self) -> AddressPolicy:
@@ -166,6 +203,8 @@ class _HttpTransfer(Transfer):
         """Return the headers of a conditional request (RFC 9110, sections 13 and 14)."""
         conditions: dict[str, str] = {}
         state = self.context.state
+        if self._shared is not None and (version := self._shared.version):
+            state = source_state(version.get("etag"), parse_http_date(version.get("modified")))
         if state is not None and state.kind == ETAG:
             conditions["If-None-Match"] = state.value
         elif state is not None and state.kind == LAST_MODIFIED:

@@ -78,6 +78,7 @@ class FetchContext:
         name: the name of the dataset, for hints.
         untrusted: connect to public addresses only, since an untrusted author wrote the source.
         downloads: folder of partial downloads for the next pull; None to keep none.
+        shares_download: several datasets probably read the file, so their pulls download it together.
         dataset_id: the dataset id of the dataset, for sources that identify their clients.
         credentials: the stored logins, or None if there are none.
         mqtt: limits of MQTT sources.
@@ -98,6 +99,7 @@ class FetchContext:
     name: str = "DATASET"
     untrusted: bool = False
     downloads: Path | None = None
+    shares_download: bool = False
     dataset_id: str = ""
     credentials: Credentials | None = None
     mqtt: MqttConfig = field(default_factory=MqttConfig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 
 from msgspec.structs import replace
@@ -100,13 +101,24 @@ class Transfer:
             version: the version for the log.
             no_time: a text for the log, if event time should come from a modification time that is unknown.
         """
-        path, size = self.context.job / "fetched", self.partial.size
+        path, size = self.path, self.partial.size
         self.partial.finish(path)
         self.reporter.log(f"{self.name}, {size:,} bytes in {monotonic() - self.started:.1f} s, {version}")
+        return self.make_payload(state, modified, no_time)
+
+    @property
+    def path(self) -> Path:
+        """The path of the downloaded file in the folder of the job."""
+        return self.context.job / "fetched"
+
+    def make_payload(
+        self, state: SourceState | None, modified: Timestamp | None, no_time: str | None = None
+    ) -> Payload:
+        """Return the payload for the file at :attr:`path`; see :meth:`finish` for the arguments."""
         if no_time is not None and modified is None and isinstance(self.step.event_time, FromMetadata):
             self.reporter.log(f"{no_time}: using the time of ingestion as event time", "warning")
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
-        return Payload(path, self.name, self._redacted(state), event_time)
+        return Payload(self.path, self.name, self._redacted(state), event_time)
 
     def _check_size(self, size: int) -> None:
         limit = self.context.config.max_bytes

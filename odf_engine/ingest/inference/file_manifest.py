@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_engine.identity.names import is_valid_name
+from odf_engine.ingest.inference.declared_table import DeclaredTable
 from odf_engine.ingest.inference.file_conversion import FORMATS
 from odf_engine.ingest.inference.file_inference import InferredColumn, InferredFile
 from odf_engine.ingest.inference.file_sample import is_url, split_extensions
@@ -62,7 +63,9 @@ def example_file(location: str) -> InferredFile:
     )
 
 
-def manifest_text(location: str, name: str, file: InferredFile, problem: str = "") -> str:
+def manifest_text(
+    location: str, name: str, file: InferredFile, problem: str = "", declared: DeclaredTable | None = None
+) -> str:
     """Return the manifest of a dataset.
 
     Args:
@@ -70,14 +73,16 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
         name: name of the dataset.
         found: format and columns.
         problem: why the columns are only an example, or "" if they are not.
+        declared: what metadata say about the table, or None without metadata.
     """
+    declared = declared or DeclaredTable(location=location)
     plan = _ReadPlan(file)
     lines = [
         "- kind: SetPollingSource",
         "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
         *_fetch_lines(location, file),
         *_prepare_lines(file),
-        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file)),
+        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file, declared)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
         *plan.query_lines(),
         *(f"  {line}" for line in _MERGE_COMMENTS),
@@ -88,7 +93,7 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
         lines.append(
             f"    primaryKey: [{', '.join(_yaml_scalar(plan.result_name(part)) for part in file.key)}]"
         )
-    lines += ["- kind: SetInfo", "  description: Describe the dataset in one sentence"]
+    lines += _about_lines(declared)
     head = [
         "kind: DatasetSnapshot",
         "version: 1",
@@ -98,6 +103,20 @@ def manifest_text(location: str, name: str, file: InferredFile, problem: str = "
         "  metadata:",
     ]
     return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n"
+
+
+def _about_lines(declared: DeclaredTable) -> list[str]:
+    """Return the events about the dataset, with the declared texts."""
+    description = _yaml_scalar(_one_line(declared.description) or "Describe the dataset in one sentence")
+    lines = ["- kind: SetInfo", f"  description: {description}"]
+    if declared.keywords:
+        lines.append(f"  keywords: [{', '.join(map(_yaml_item, declared.keywords))}]")
+    if (license := declared.license) is not None:
+        lines += ["- kind: SetLicense", f"  shortName: {_yaml_scalar(_one_line(license.short_name))}"]
+        lines += [f"  name: {_yaml_scalar(_one_line(license.name))}"]
+        lines += [f"  spdxId: {_yaml_scalar(_one_line(license.spdx_id))}"] if license.spdx_id else []
+        lines += [f"  websiteUrl: {_yaml_scalar(_one_line(license.website_url))}"]
+    return lines
 
 
 def _fetch_lines(location: str, file: InferredFile) -> list[str]:
@@ -128,11 +147,13 @@ def _prepare_lines(file: InferredFile) -> list[str]:
     return ["  prepare:", *steps] if file.compression or file.filters else []
 
 
-def _evidence_lines(file: InferredFile) -> list[str]:
+def _evidence_lines(file: InferredFile, declared: DeclaredTable) -> list[str]:
     """Return comments with the reasons for types and formats."""
     if file.kind in _WITHOUT_SCHEMA:
         return []
     lines = ["  # Columns inferred from the first rows. Check them."]
+    if declared.columns:
+        lines = [f"  # Columns declared in {_one_line(declared.origin)}, else inferred from the first rows."]
     return lines + [f"  # {_one_line(column.name)}: {_one_line(column.evidence)}"
                     for column in file.columns if column.evidence]  # fmt: skip
 
@@ -171,12 +192,15 @@ class _ReadPlan:
         if file.kind != "Csv" or len(texts) != 1:
             return ""
         (null,) = texts
-        plain = [at for at, column in enumerate(file.columns) if column.type == "STRING"]
+        plain = [at for at, column in enumerate(file.columns)
+                 if column.type == "STRING" and null not in column.null_texts]  # fmt: skip
         return "" if any(row[at] == null for _, row in file.rows for at in plain) else null
 
     def _needs_query(self, column: InferredColumn) -> bool:
-        if self._found.kind in _WITHOUT_SCHEMA or column.type == "STRING":
+        if self._found.kind in _WITHOUT_SCHEMA:
             return False
+        if column.type == "STRING":
+            return bool(column.null_texts - {self._null})
         if column.type in self._formats and not column.form.startswith("epoch"):
             is_read = column.form == self._formats[column.type]
         else:
@@ -272,7 +296,7 @@ class _ReadPlan:
                 else f"replace({text}, {_literal(group)}, '')"
             )
             text = f"replace({text}, ',', '.')" if form.endswith(",5") else text
-        return f"CAST({text} AS {column.type})"
+        return text if column.type == "STRING" else f"CAST({text} AS {column.type})"
 
 
 def _query_lines(query: Sequence[str], comment: str) -> list[str]:
@@ -292,6 +316,12 @@ def _literal(text: str) -> str:
 
 
 _YAML_WORDS: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+
+
+def _yaml_item(text: str) -> str:
+    """Return a text as an item of a YAML list in brackets."""
+    text = _one_line(text)
+    return text if re.fullmatch(r"[A-Za-z][A-Za-z -]*[a-z]", text) else json.dumps(text)
 
 
 def _yaml_scalar(text: str) -> str:

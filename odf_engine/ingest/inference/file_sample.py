@@ -164,13 +164,14 @@ def load_sample(location: str, folder: Path, reporter: Reporter) -> FileSample:
     return read_sample(folder / Path(location).expanduser(), location, reporter)
 
 
-def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
+def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> FileSample:
     """Read the beginning of a local file.
 
     Args:
         path: the file.
         name: a path or URL; its suffix determines the format.
         reporter: its cancellation ends the reading.
+        entry: the file in the archive, or "" for the first data file.
 
     Raises:
         BadData: the file is damaged, or too large to be inspected.
@@ -182,7 +183,7 @@ def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
             head = file.read(_SNIFFED_BYTES)
             is_archive = head.startswith(_ZIP) and not is_workbook(file)
         if compression == ".zip" or is_archive:
-            return _zip_sample(path, reporter)
+            return _zip_sample(path, reporter, entry)
         if compression == ".gz" or head.startswith(_GZIP):
             with gzip.open(path) as file:
                 return _stream_sample(suffix, cast("BinaryIO", file), "Gzip", "", reporter)
@@ -255,17 +256,20 @@ def _text_sample(
     return FileSample(kind, compression, entry, data, size <= limit)
 
 
-def _zip_sample(path: Path, reporter: Reporter) -> FileSample:
+def _zip_sample(path: Path, reporter: Reporter, member: str) -> FileSample:
     with ZipArchive(path) as archive:
         entries = [entry for entry in archive.infolist() if not entry.filename.startswith("__MACOSX/")]
+        entries = [entry for entry in entries if not member or entry.filename == member]
         for entry in entries:
             if entry.filename.lower().endswith(".shp"):
                 return _shapefile_sample(archive, entry.filename)
-        data = [entry for entry in entries if _suffix(entry.filename) in FORMATS]
+        data = [entry for entry in entries if member or _suffix(entry.filename) in FORMATS]
         if not data:
+            if member:
+                raise BadData(f"the archive has no {member}")
             raise BadData("the archive has no CSV, JSON, XML, Parquet, spreadsheet or shapefile")
         largest = max(data, key=lambda entry: entry.file_size)
-        parts = _parts_of_table(archive, [entry for entry in data if entry.file_size])
+        parts = parts_of_table(archive, [entry for entry in data if entry.file_size])
         suffix = _suffix(largest.filename)
         if parts is not None:
             with path.open("rb") as file:
@@ -283,7 +287,7 @@ def _suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-def _parts_of_table(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> Conversion | None:
+def parts_of_table(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> Conversion | None:
     """Return a filter for the members of an archive if all of them are CSV with the same header."""
     suffix = _suffix(entries[0].filename) if entries else ""
     if len(entries) < 2 or suffix not in _WITH_HEADER:

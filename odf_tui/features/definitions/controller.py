@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine.api import (
+    DeclaredTable,
     FileChoices,
     Pull,
     RemoteInputs,
@@ -18,13 +19,15 @@ from odf_engine.api import (
     ValidateResult,
     example_file,
     find_data_files,
-    load_sample,
+    list_tables,
+    load_choices,
+    load_table,
     manifest_text,
     suggest_name,
 )
 from odf_engine.api.model import DatasetRow, PendingEvent
 from odf_engine.api.samples import MANIFESTS, demo_files
-from odf_engine.api.text import count_of, format_count
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import OdfError
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.file_dialog import DataFileDialog, ImportedFile
@@ -239,21 +242,28 @@ class DefinitionsController(Controller):
 
     async def _add_inferred(self, source: str) -> None:
         folder = self.workspace.folder
-        name = await self._ask_name(suggest_name(source, self._dataset_names()))
+        table = await self._choose_table(source)
+        if table is None:
+            return
+        name = await self._ask_name(
+            suggest_name(table.entry if table.name else source, self._dataset_names())
+        )
         if not name:
             return
-        title, text, answer = f"{name} from {source}", "", "back"
-        imported: ImportedFile | None = ImportedFile(None, FileChoices())
+        title, text, answer = f"{name} from {table.label}", "", "back"
+        choices = await asyncio.to_thread(_read_choices, table, folder)
+        imported: ImportedFile | None = ImportedFile(None, choices)
         while answer == "back":
-            load = partial(load_sample, source, folder)
+            load = partial(load_table, table, folder)
             imported = await self.host.ask(
                 DataFileDialog(title, load, imported.choices, rejects=imported.rejects, caps=imported.caps)
             )
             if imported is None:
                 return
             problem = " ".join(imported.problem.split())
-            file = imported.found or example_file(source)
-            text = manifest_text(source, name, file, f"Example columns: {problem}" if problem else "")
+            file = imported.found or example_file(table.location)
+            problem = f"Example columns: {problem}" if problem else ""
+            text = manifest_text(table.location, name, file, problem, table)
             answer = "edit"
             if not imported.edits:
                 answer = await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _BACK))
@@ -263,6 +273,23 @@ class DefinitionsController(Controller):
             return await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW))
 
         await self._add_draft(draft, "root", answer, review, settings=imported.settings)
+
+    async def _choose_table(self, source: str) -> DeclaredTable | None:
+        """Return the table of a file; of a collection the table that the user chooses, or None."""
+        try:
+            tables = await asyncio.to_thread(list_tables, source, self.workspace.folder)
+        except OdfError as error:
+            self.host.notice(error_with_hint(error), "bad")
+            return None
+        except OSError:
+            return DeclaredTable(location=source)  # the dialog shows why it cannot be read
+        if len(tables) == 1:
+            return tables[0]
+        by_name = {table.name: table for table in tables}
+        choices = [Choice(name, name, remark=table.label) for name, table in by_name.items()]
+        title = f"Table of {source} (odf new --from adds all tables)"
+        chosen = await self.host.ask(PickerDialog(printable(title), choices, typing=True))
+        return None if chosen is None else by_name[chosen]
 
     def _dataset_names(self) -> list[str]:
         return [row.name for row in self.state.datasets]
@@ -586,3 +613,11 @@ def _describe_plan(plan: ValidateResult | None) -> str:
 
 def _count_blocks(changes: Sequence[PendingEvent]) -> str:
     return count_of(len(changes), "block")
+
+
+def _read_choices(table: DeclaredTable, folder: Path) -> FileChoices:
+    """Return what the metadata of a table declare. The dialog shows why its file cannot be read."""
+    try:
+        return load_choices(table, folder)
+    except (OdfError, OSError):
+        return FileChoices()
