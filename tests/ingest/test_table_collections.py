@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, Unsupported, UsageError
+from odf_engine.errors import (
+    BadData,
+    Cancelled,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+    UsageError,
+)
 from odf_engine.ingest.fetch import shared_downloads
 from odf_engine.ingest.fetch.shared_downloads import SharedDownloads
 from odf_engine.ingest.inference.table_collection import open_tables, propose_manifests
@@ -27,6 +35,7 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.net import address_policy
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.fetching import get
@@ -241,6 +250,18 @@ def test_a_package_on_a_server_has_urls_relative_to_it(
     proposed = propose(tmp_path, f"{web.url}/p/datapackage.json", reporter)
     urls = [getattr(source_of(snapshot).fetch, "url", "") for snapshot in proposed.values()]
     assert urls == [f"{web.url}/p/a%20b.csv", f"{web.url}/c.csv"]
+
+
+def test_a_package_on_a_public_server_names_no_file_in_a_private_network(
+    tmp_path: Path, reporter: Recorder, web: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = web.url.replace("127.0.0.1", "127.0.0.2") + "/inside.csv"
+    package = json.dumps({"resources": [{"path": inside}]}).encode()
+    web.answer = lambda request: reply(request, 200, package)
+    monkeypatch.setattr(address_policy, "is_public_address", lambda address: address == "127.0.0.1")
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.2"):
+        propose(tmp_path, f"{web.url}/datapackage.json", reporter)
+    assert [request.path for request in web.requests] == ["/datapackage.json"]
 
 
 CSVW: dict[str, Any] = {

@@ -152,15 +152,21 @@ def split_extensions(location: str) -> tuple[str, str]:
     return (PurePosixPath(path.stem).suffix if compression else path.suffix).lower(), compression
 
 
-def load_sample(location: str, folder: Path, reporter: Reporter) -> FileSample:
+def load_sample(location: str, folder: Path, reporter: Reporter, home: str = "") -> FileSample:
     """Read the beginning of a file or URL; relative paths start at the workspace folder.
+
+    Args:
+        location: the path or URL.
+        folder: the workspace folder.
+        reporter: cancels the reading.
+        home: the URL of the document that names the location, or "" if the user named it.
 
     Raises:
         OdfError: as in :func:`read_sample` and :func:`download_sample`.
         OSError: the file cannot be read.
     """
     if is_url(location):
-        return download_sample(location, load_workspace(folder / ".odf").fetch, reporter)
+        return download_sample(location, load_workspace(folder / ".odf").fetch, reporter, home)
     return read_sample(folder / Path(location).expanduser(), location, reporter)
 
 
@@ -337,8 +343,11 @@ def _shapefile_sample(archive: zipfile.ZipFile, name: str) -> FileSample:
     return FileSample("EsriShapefile", "", name, complete=complete, rows=rows, schema=schema)
 
 
-def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSample:
+def download_sample(url: str, config: FetchConfig, reporter: Reporter, home: str = "") -> FileSample:
     """Read the beginning of a file on a server. Only as much as needed is downloaded.
+
+    Args:
+        url, config, reporter, home: as in :func:`~odf_engine.ingest.read.file_download.download_chunks`.
 
     Raises:
         SourceUnavailable: the server does not respond, or refuses.
@@ -352,7 +361,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sample"
         with path.open("wb") as file:
-            for piece in file_download.download_chunks(url, limit, config, reporter):
+            for piece in file_download.download_chunks(url, limit, config, reporter, home):
                 reporter.raise_if_cancelled()
                 file.write(piece)
         if path.stat().st_size >= limit and whole:

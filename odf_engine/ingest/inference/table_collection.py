@@ -101,7 +101,8 @@ class TableCollection:
         """
         if self._archive is not None and table.location == self.location:
             return read_sample(self._archive, table.location, reporter, table.entry)
-        return load_sample(table.location, self._folder, reporter)
+        home = self.location if is_url(self.location) else ""
+        return load_sample(table.location, self._folder, reporter, home)
 
     def infer(self, table: DeclaredTable, reporter: Reporter) -> InferredFile:
         """Infer a table with its declarations.

@@ -29,8 +29,18 @@ class _SampleClient(HttpClient):
         return failure
 
 
-def download_chunks(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
+def download_chunks(
+    url: str, limit: int, config: FetchConfig, reporter: Reporter, home: str = ""
+) -> Iterator[bytes]:
     """Yield at most ``limit`` bytes of a file on a server.
+
+    Args:
+        url: its URL.
+        limit: the maximum number of bytes.
+        config: timeouts.
+        reporter: cancels the download.
+        home: the URL of the document that names this URL, or "" if the user named it. A document on a public
+            server cannot name a file in a private network.
 
     Raises:
         SourceUnavailable: the server does not respond, or refuses.
@@ -42,7 +52,7 @@ def download_chunks(url: str, limit: int, config: FetchConfig, reporter: Reporte
             parts = urlsplit(url)
             login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
             headers = {"Authorization": login.header} if login else {}
-            policy = HomeNetwork.of(url)
+            policy = HomeNetwork.of(home if urlsplit(home).scheme in ("http", "https") else url)
             client = _SampleClient(url, config, reporter, policy=policy, keep_alive=False, min_rate=0)
             try:
                 with client.request("GET", url, headers=headers) as response:
