@@ -38,7 +38,7 @@ from odf_engine.errors import (
     OdfError,
 )
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.fetch.model import Payload
+from odf_engine.ingest.fetch.model import Payload, infer_command
 from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlices, PreparedMerge, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
@@ -259,7 +259,9 @@ class PayloadJob:
 
     def _accept_hint(self) -> str:
         """Return how to add the new columns of the source to the dataset."""
-        if isinstance(self._source, AddPushSource) and not has_read_schema(self._source.read):
+        if isinstance(self._source, SetPollingSource):
+            return f"to add them to the dataset, run {infer_command(str(self._entry.alias))}"
+        if not has_read_schema(self._source.read):
             return (
                 "to add them, list all columns under SetDataSchema in the manifest and run odf add --update"
             )
@@ -289,10 +291,17 @@ class PayloadJob:
         return None if reading is None else self._write(reading)
 
     def _open(self, prepared: PreparedFile) -> ReadPlan | None:
-        reading = self._read(prepared)
-        if reading is not None:
-            if prepared.selected is None and isinstance(self._source, SetPollingSource):
+        is_polled = isinstance(self._source, SetPollingSource)
+        try:
+            reading = self._read(prepared)
+            if reading is not None and prepared.selected is None and is_polled:
                 self._compare_header(reading, prepared.name)
+        except (BadData, InvalidSchema) as error:
+            if is_polled and isinstance(self._source.read, Csv) and not isinstance(error, NewColumns):
+                hint = f"if the format of the file changed, run {infer_command(str(self._entry.alias))}"
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
+            raise
+        if reading is not None:
             if reading.columns is None:
                 self._report_truncation(prepared)
             self._report_lost_digits(reading)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import format_datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
-from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload, infer_command
 from odf_engine.ingest.fetch.transfer import Transfer, source_state
 from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
@@ -154,8 +155,15 @@ class _HttpTransfer(Transfer):
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             self._download(response, total)
+            moved_to = self.context.redact(response.moved_to)
+        if moved_to:
+            self.reporter.log(
+                f"{self.name} moved permanently to {moved_to}: to change the source, run"
+                f" {infer_command(self.context.name)}"
+            )
         version = f"{state.kind} {state.value}" if state else "no ETag"
-        return self.finish(state, modified, version, "the server sends no Last-Modified")
+        payload = self.finish(state, modified, version, "the server sends no Last-Modified")
+        return replace(payload, moved_to=moved_to)
 
     @property
     def address_policy(self) -> AddressPolicy:
