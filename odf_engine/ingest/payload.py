@@ -431,6 +431,8 @@ class PayloadJob:
         if renamed:
             pairs = shorten(", ".join(f"{old} is now {new}" for old, new in renamed))
             text = f"{name}: columns renamed since the last pull: {pairs}; their values are read as before"
+            if len(renamed) == len(reading.header):
+                text += f"; if the format of the file changed, run {infer_command(str(self._entry.alias))}"
             self._reporter.warn(text, "renamed-columns", len(renamed))
 
     def _operations_in(self, names: list[str]) -> str | None:
