@@ -269,9 +269,10 @@ class PayloadJob:
 
     def _accept_hint(self) -> str:
         """Return how to add the new columns of the source to the dataset."""
-        if isinstance(self._source, SetPollingSource):
+        has_columns = has_read_schema(self._source.read)
+        if isinstance(self._source, SetPollingSource) and has_columns:
             return f"to add them to the dataset, run {infer_command(str(self._entry.alias))}"
-        if not has_read_schema(self._source.read):
+        if isinstance(self._source, AddPushSource) and not has_columns:
             return (
                 "to add them, list all columns under SetDataSchema in the manifest and run odf add --update"
             )
