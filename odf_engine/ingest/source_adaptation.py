@@ -32,7 +32,7 @@ from odf_engine.ingest.read.known_header import KnownHeader
 from odf_engine.metadata.model import Csv, DatasetSnapshot, Pipe, PrepStep, SetPollingSource, Url
 from odf_engine.spark.text_files import detect_encoding
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definitions.definition import read_definition
+from odf_engine.workspace.definitions.definition_update import definition_to_edit
 from odf_engine.workspace.workspace import Workspace
 
 _NAME: Final = "file.csv"
@@ -49,7 +49,7 @@ class SourceAdaptation(NamedTuple):
     """A definition that is adapted to the file of its source.
 
     Attributes:
-        definition: the complete definition as a user writes it.
+        definition: the definition as a user writes it.
         differences: what changed since the last pull, a sentence each.
         new: names of the columns that read.schema gets.
     """
@@ -74,6 +74,7 @@ def adapt_source(
 
     Raises:
         InvalidSchema: a column disappeared, moved, or has another type.
+        InvalidManifest: the manifest file differs from the dataset.
         NotTrusted: the dataset is by a third party, and is not trusted.
         Unsupported: the dataset has no polling source, or it has to be changed by hand.
         OdfError: the source cannot be fetched, or its file cannot be read.
@@ -81,7 +82,7 @@ def adapt_source(
     source = entry.dataset.state().polling_source
     if source is None:
         raise Unsupported(f"{entry.alias} has no polling source", hint="use --infer for polled datasets")
-    definition = read_definition(entry, workspace.datasets())
+    definition = definition_to_edit(workspace.folder, entry, workspace.datasets())
     with fetched_file(workspace, entry, reporter, environment) as fetched:
         if fetched is None:
             raise SourceUnavailable("the source has no file", where=str(entry.alias), hint="add a file")

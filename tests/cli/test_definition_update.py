@@ -383,15 +383,31 @@ def test_a_changed_file_is_adapted_by_one_command(fresh: Odf, tmp_path: Path) ->
 
     done = fresh(*command, "-y")
     assert done.code == 0 and "updated cities: 2 blocks\n" in done.err
+    text = manifest.read_text()
+    assert "- city STRING  # as it is spelled\n          - people BIGINT\n" in text
+    assert "        kind: Csv\n        separator: ;\n        header: true\n" in text
     assert fresh("add", "--update", "--dry-run", "cities.yaml").err == "cities: unchanged\n"
     assert fresh("pull", "cities").code == 0
     assert [(row["id"], row["people"]) for row in fresh("tail", "cities", "--json").json] == [
         (1, None), (2, None), (3, 7),
     ]  # fmt: skip
 
+    file.write_text("The cities of the region\n\nid;city;people\n4;Liege;9\n")
+    assert fresh(*command, "-y").err.endswith("/cities.yaml\n")
+    adapted = manifest.read_text()
+    assert adapted.startswith("# The cities") and "# as it is spelled" in adapted
+    assert "separator" not in adapted.replace("--separator", "") and "- --skip\n" in adapted
+    assert fresh("pull", "cities").code == 0
+    file.write_text("id;city;people\n4;Liege;9\n5;Namur;1\n")
+    assert fresh(*command, "-y").code == 0
+    assert manifest.read_text() == text
+
     file.write_text("id;people\n4;9\n")
     refused = fresh(*command, "-y")
     assert refused.code == 1 and "columns that disappeared from the file: city" in refused.err
+    manifest.write_text(text.replace("SELECT id", "SELECT -id AS id"))
+    drifted = fresh(*command, "-y")
+    assert drifted.code == 1 and "first run odf add --update" in drifted.err
     misuse = fresh("add", "--infer", "cities")
     assert misuse.code == 2 and "--infer requires --update" in misuse.err
     assert fresh("add").code == 2
