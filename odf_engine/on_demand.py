@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from odf_engine.ingest import new_columns as new_columns
     from odf_engine.ingest import polling_source as polling_source
     from odf_engine.ingest import push_source as push_source
+    from odf_engine.ingest import source_adaptation as source_adaptation
     from odf_engine.ingest.fetch import fetch_step as fetch_step
     from odf_engine.ingest.fetch import model as fetch_model
     from odf_engine.ingest.read import file_table as file_table
@@ -102,6 +103,7 @@ else:
     new_columns = LazyModule("odf_engine.ingest.new_columns")
     polling_source = LazyModule("odf_engine.ingest.polling_source")
     push_source = LazyModule("odf_engine.ingest.push_source")
+    source_adaptation = LazyModule("odf_engine.ingest.source_adaptation")
     file_table = LazyModule("odf_engine.ingest.read.file_table")
     metadata_yaml = LazyModule("odf_engine.metadata.yaml")
     net_download = LazyModule("odf_engine.net.download")

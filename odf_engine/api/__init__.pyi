@@ -111,6 +111,8 @@ from odf_engine.jobs.check import CheckResult as CheckResult
 from odf_engine.jobs.compact import Compact as Compact
 from odf_engine.jobs.compact import CompactResult as CompactResult
 from odf_engine.jobs.definition import AppendedEvent as AppendedEvent
+from odf_engine.jobs.definition import InferSource as InferSource
+from odf_engine.jobs.definition import InferSourceResult as InferSourceResult
 from odf_engine.jobs.definition import Update as Update
 from odf_engine.jobs.definition import UpdateResult as UpdateResult
 from odf_engine.jobs.definition import Validate as Validate

@@ -231,8 +231,8 @@ class _SourceExtension:
         types = self._infer_types(step, file)
         if len(types) != len(header):  # Reading the rows reports it.
             types = ["STRING"] * len(header)
-        fields = {at: parse_ddl([_column_ddl(header[at].strip(), types[at])]).field(0) for at in places}
-        return replace(source, read=_insert_columns(step, columns, fields)), [
+        fields = {at: parse_ddl([column_ddl(header[at].strip(), types[at])]).field(0) for at in places}
+        return replace(source, read=insert_columns(step, columns, fields)), [
             field.name for field in fields.values()
         ]
 
@@ -311,11 +311,11 @@ class _SourceExtension:
         return new
 
 
-def _column_ddl(name: str, data_type: str) -> str:
+def column_ddl(name: str, data_type: str) -> str:
     return "`" + name.replace("`", "``") + "` " + data_type
 
 
-def _insert_columns(step: Csv, columns: pa.Schema, fields: Mapping[int, pa.Field]) -> Csv:
+def insert_columns(step: Csv, columns: pa.Schema, fields: Mapping[int, pa.Field]) -> Csv:
     """Return the read step with further columns, by their positions in the new list."""
     if not step.schema:
         assert step.odf_schema is not None

@@ -38,7 +38,7 @@ from odf_engine.errors import (
     OdfError,
 )
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.fetch.model import Payload
+from odf_engine.ingest.fetch.model import Payload, infer_command
 from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlices, PreparedMerge, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
@@ -46,7 +46,7 @@ from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
-from odf_engine.ingest.read.error_location import shorten
+from odf_engine.ingest.read.error_location import excerpts, shorten
 from odf_engine.ingest.read.known_header import KnownHeader
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.ingest.result_schema import (
@@ -79,7 +79,7 @@ from odf_engine.metadata.object_links import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.sql_types import arrow_schema, replace_values
-from odf_engine.spark.text_files import RecordLines, detect_encoding
+from odf_engine.spark.text_files import RecordLines
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
@@ -91,10 +91,7 @@ if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
 
 
-_LINE: Final = re.compile(r": line ([0-9]+)")
 _LINE_NUMBER: Final = re.compile(r"\bline ([0-9]{1,9})\b")
-_MAX_WIDTH: Final = 160
-_READ_CHARACTERS: Final = 1 << 16
 Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | None]
 """Plans to read a prepared file; the folder is for temporary files. Returns None for an empty file."""
 
@@ -238,8 +235,9 @@ class PayloadJob:
         """
         staged: StagedSlices | None = None
         try:
-            prepared = self.prepare_file()
-            with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
+            with self._infer_hint():
+                prepared = self.prepare_file()
+            with excerpts(prepared.path, prepared.name, getattr(self._source.read, "encoding", None)):
                 staged = self._stage_valid_rows(prepared)
             self.payload.check_unchanged()
             yield staged
@@ -257,9 +255,24 @@ class PayloadJob:
             for part in () if staged is None else staged.merged.written:
                 remove_temporary(part.path)
 
+    @contextmanager
+    def _infer_hint(self) -> Iterator[None]:
+        """Add the command that adapts the source to errors of its format."""
+        try:
+            yield
+        except (BadData, InvalidSchema) as error:
+            is_adaptable = isinstance(self._source, SetPollingSource) and isinstance(self._source.read, Csv)
+            if is_adaptable and not isinstance(error, NewColumns):
+                hint = f"if the format of the file changed, run {infer_command(str(self._entry.alias))}"
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
+            raise
+
     def _accept_hint(self) -> str:
         """Return how to add the new columns of the source to the dataset."""
-        if isinstance(self._source, AddPushSource) and not has_read_schema(self._source.read):
+        has_columns = has_read_schema(self._source.read)
+        if isinstance(self._source, SetPollingSource) and has_columns:
+            return f"to add them to the dataset, run {infer_command(str(self._entry.alias))}"
+        if isinstance(self._source, AddPushSource) and not has_columns:
             return (
                 "to add them, list all columns under SetDataSchema in the manifest and run odf add --update"
             )
@@ -289,10 +302,11 @@ class PayloadJob:
         return None if reading is None else self._write(reading)
 
     def _open(self, prepared: PreparedFile) -> ReadPlan | None:
-        reading = self._read(prepared)
-        if reading is not None:
-            if prepared.selected is None and isinstance(self._source, SetPollingSource):
+        with self._infer_hint():
+            reading = self._read(prepared)
+            if reading is not None and prepared.selected is None:
                 self._compare_header(reading, prepared.name)
+        if reading is not None:
             if reading.columns is None:
                 self._report_truncation(prepared)
             self._report_lost_digits(reading)
@@ -416,12 +430,14 @@ class PayloadJob:
 
     def _compare_header(self, reading: ReadPlan, name: str) -> None:
         """Compare the header with the header at the last pull, and warn of renamed columns."""
-        if not reading.header or reading.columns is None:
+        if not isinstance(self._source, SetPollingSource) or not reading.header or reading.columns is None:
             return
         renamed = self._known_header.compare(reading.header, reading.columns.names, f"{name}: line 1")
         if renamed:
             pairs = shorten(", ".join(f"{old} is now {new}" for old, new in renamed))
             text = f"{name}: columns renamed since the last pull: {pairs}; their values are read as before"
+            if len(renamed) == len(reading.header):
+                text += f"; if the format of the file changed, run {infer_command(str(self._entry.alias))}"
             self._reporter.warn(text, "renamed-columns", len(renamed))
 
     def _operations_in(self, names: list[str]) -> str | None:
@@ -779,34 +795,6 @@ def data_events(
 
 def _count_rows(written: Sequence[WrittenSlice]) -> int:
     return sum(part.rows for part in written)
-
-
-@contextmanager
-def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
-    """Add the line of the file to errors that name its number."""
-    try:
-        yield
-    except OdfError as error:
-        match = _LINE.match((error.where or "").removeprefix(prepared.name))
-        if not error.excerpt and match is not None and (error.where or "").startswith(prepared.name):
-            codec = detect_encoding(prepared.path, encoding) or "utf-8"
-            error.excerpt = _excerpt(prepared.path, int(match[1]), codec)
-        raise
-
-
-def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
-    """Return a line of the file with its number, truncated for display."""
-    here = 1
-    try:
-        with path.open(encoding=encoding, errors="replace") as lines:
-            while here < number and (part := lines.readline(_READ_CHARACTERS)):
-                here += part.endswith("\n")  # A line can exceed the memory.
-            line = lines.readline(_READ_CHARACTERS).rstrip()
-    except (OSError, LookupError, UnicodeError):
-        return ()
-    # Control characters of a file must not reach a terminal.
-    text = "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)
-    return (f"{number} | {text if len(text) <= _MAX_WIDTH else text[:_MAX_WIDTH] + '…'}",) if text else ()
 
 
 def _data_slice(written: WrittenSlice | None) -> DataSlice | None:

@@ -225,6 +225,31 @@ def sample_file(
     yield None
 
 
+@contextmanager
+def fetched_file(
+    workspace: Workspace, entry: DatasetEntry, reporter: Reporter, environment: Mapping[str, str]
+) -> Iterator[tuple[Payload, Path] | None]:
+    """Yield the first file that was not ingested yet, else the newest one, before the prepare steps.
+
+    Yields the file and a folder for temporary files, or None if the source has no file. The arguments and
+    errors are as for :func:`sample_file`.
+    """
+    Trust(workspace).require_trust(entry)
+    source = entry.dataset.state().polling_source
+    assert isinstance(source, SetPollingSource)
+    for force in (False, True) if isinstance(source.fetch, FilesGlob | Url) else (False,):
+        options = PullOptions(force=force, environment=environment)
+        with _open_fetch(workspace, entry, source, reporter, options) as (payloads, job):
+            file = None
+            for file in payloads:  # noqa: B007
+                if not force:
+                    break
+            if file is not None:
+                yield file, job
+                return
+    yield None
+
+
 def _poll(
     workspace: Workspace,
     entry: DatasetEntry,
@@ -309,11 +334,34 @@ def _open_payloads(
 
     See :func:`pull` for the arguments. ``source`` replaces the source in the chain.
     """
-    state = entry.dataset.state()
-    source = source or state.polling_source
+    source = source or entry.dataset.state().polling_source
     assert isinstance(source, SetPollingSource)
     if isinstance(source.fetch, FilesGlob):
         reporter = FileProgress(reporter)
+    with _open_fetch(workspace, entry, source, reporter, options) as (payloads, job):
+        checks = load_checks(workspace, entry, runtime.session)
+        shared = IngestContext(
+            entry,
+            runtime.session(),
+            workspace,
+            reporter,
+            checks,
+            options.strict,
+            find_engine=options.find_engine,
+        )
+        yield _OpenSource(shared, source, payloads, job)
+
+
+@contextmanager
+def _open_fetch(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    source: SetPollingSource,
+    reporter: Reporter,
+    options: PullOptions,
+) -> Iterator[tuple[Iterator[Payload], Path]]:
+    """Yield the payloads of a source since the last pull, and the folder for temporary files."""
+    state = entry.dataset.state()
     with (
         translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
@@ -341,18 +389,8 @@ def _open_payloads(
             ethereum=workspace.config.ethereum,
             whole_payload=isinstance(source.merge, Snapshot),
         )
-        checks = load_checks(workspace, entry, runtime.session)
-        shared = IngestContext(
-            entry,
-            runtime.session(),
-            workspace,
-            reporter,
-            checks,
-            options.strict,
-            find_engine=options.find_engine,
-        )
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
-            yield _OpenSource(shared, source, payloads, job)
+            yield payloads, job
 
 
 def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:

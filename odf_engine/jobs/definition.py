@@ -23,10 +23,11 @@ from odf_engine.on_demand import (
     new_columns,
     query_migration,
     read_limit,
+    source_adaptation,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from odf_engine.ingest.new_columns import AcceptedColumns
     from odf_engine.metadata.model import DatasetSnapshot
@@ -117,6 +118,53 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
         valid = count_of(len(result.new), "new column") if is_source else "query valid"
         text = result.warning or result.message or valid
         return JobSummary(text, "good" if result.checked and not result.warning else "warn")
+
+
+class InferSourceResult(msgspec.Struct, frozen=True):
+    """A definition that is adapted to the file of its source.
+
+    Attributes:
+        name: alias of the dataset.
+        differences: what changed since the last pull.
+        new: names of the columns that read.schema gets. :class:`Update` adds them to the dataset.
+        definition: the adapted definition as YAML.
+    """
+
+    name: str = ""
+    differences: list[str] = []
+    new: list[str] = []
+    definition: str = ""
+
+
+class InferSource(JobRequest[InferSourceResult], frozen=True, tag="infer-source"):
+    """Adapt the definition of a root dataset to the file that its source gives now; nothing is changed.
+
+    ``dataset`` is the id of the dataset.
+    """
+
+    has_screen = True
+    is_silent = True
+
+    dataset: str
+
+    def run(self, context: JobContext, reporter: Reporter) -> InferSourceResult:
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        context.host.spark(reporter)  # The modules of sources import PySpark.
+        adapted = source_adaptation.adapt_source(workspace, entry, reporter, context.environment)
+        return InferSourceResult(
+            str(entry.alias),
+            adapted.differences,
+            adapted.new,
+            metadata_yaml.snapshot_to_yaml(adapted.definition),
+        )
+
+    @classmethod
+    def summarize(cls, result: InferSourceResult) -> JobSummary:
+        return JobSummary("; ".join(result.differences) or "the source is unchanged")
+
+    def command(self, name_of: Callable[[str], str]) -> list[str]:
+        return ["add", "--update", "--infer", name_of(self.dataset)]
 
 
 class UpdateResult(msgspec.Struct, frozen=True):

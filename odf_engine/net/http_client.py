@@ -43,6 +43,7 @@ _DRAIN_BYTES: Final = 1 << 14  # read only so that the connection can be used ag
 _ENCODED: Final = re.compile(r"https?://[a-z0-9.:-]+/[A-Za-z0-9%/:=&?~+._-]*")
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_PERMANENT: Final = (301, 308)
 _DEFAULTS: Final = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
 _CONNECTION_ERRORS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
@@ -206,7 +207,7 @@ class HttpClient:
         """
         private = headers or {}
         try:
-            at, seen = _encode_url(url), set[str]()
+            at, seen, moved_to, is_permanent = _encode_url(url), set[str](), "", True
             self._raise_redirect(_redirect_problem(self.url, at), None, self.url, at)
             while True:
                 seen.add(at)
@@ -218,9 +219,12 @@ class HttpClient:
                 if not _may_forward(at, target):
                     private = {}
                 at = target
+                is_permanent = is_permanent and response.status in _PERMANENT
+                moved_to = at if is_permanent else moved_to
         except ValueError:
             raise AttemptFailed(self.address_error(url), again=False) from None
         if 200 <= response.status < 300 or response.status in accepted:
+            response.moved_to = moved_to
             return response
         with response:
             raise self.status_error(response, missing)
@@ -386,6 +390,7 @@ class Response:
 
     Attributes:
         url: after all redirects.
+        moved_to: after the permanent redirects that came first, or "" if there are none.
         length: bytes of the body by Content-Length, if there is one.
     """
 
@@ -395,6 +400,7 @@ class Response:
         self._client, self._connection, self._raw = client, connection, raw
         self._reader = connection.reader
         self._is_broken = False
+        self.moved_to = ""
         self.url, self.status, self.reason = url, raw.status, sanitize_text(raw.reason or "")
         self.headers: Mapping[str, str] = raw.headers
         self.length = (

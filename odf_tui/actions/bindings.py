@@ -104,6 +104,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
         "add_file": "add_from_manifest",
         "edit": "edit_definition",
         "take_columns": "add_new_columns",
+        "adapt_source": "adapt_source",
         "make_demo": "make_demo",
     },
     "features.sharing.controller.SharingController": {

@@ -549,6 +549,9 @@ DATASET_MENU_ACTIONS: Final = (
     _menu_action(
         _DATASET_MENU, "w", "preview", "show the rows that the next pull would commit", _preview_guard
     ),
+    _menu_action(
+        _DATASET_MENU, "f", "adapt_source", "adapt the source to the file that it gives now", _preview_guard
+    ),
     _menu_action(_DATASET_MENU, "i", "ingest", "push rows from files into the dataset", _ingest_guard),
     _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
     _menu_action(_DATASET_MENU, "s", "compact", "merge small slices of the dataset", _compact_guard),

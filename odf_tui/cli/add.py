@@ -20,6 +20,11 @@ With --accept-columns, the datasets get the new columns of their inputs or sourc
 source is added to read.schema, to the preprocess query and to the schema of the dataset in one
 commit, and to the manifest file. It is taken from the manifest, else from the header of the CSV file
 that the source gives now. Earlier rows have nulls in it.
+
+With --infer, the source of a dataset is adapted to the file that it gives now: a new URL after a
+permanent redirect, separator, encoding, lines above the header, new columns. Columns keep their
+names and types. The changes are printed and appended after a prompt, and written to the manifest
+file. If a column disappeared, moved or has another type, nothing is changed.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from odf_engine.api import (
     SPARK,
     DatasetKind,
     DatasetSnapshot,
+    InferSource,
     JobState,
     Pull,
     RemoteInputs,
@@ -61,7 +67,7 @@ ORDER = 20
 
 
 @define_command("add", help=__doc__, example="odf add covid.yaml air-quality.yaml", json=True)
-@click.argument("manifests", nargs=-1, required=True, type=click.Path())
+@click.argument("manifests", nargs=-1, type=click.Path())
 @click.option("-r", "--recursive", is_flag=True, help="Read the manifests in folders and their subfolders.")
 @click.option("--update", is_flag=True, help="Update existing datasets: append the changes to their chains.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be added or appended.")
@@ -84,6 +90,8 @@ ORDER = 20
     help="Rebuild the state of the new query from the start of its inputs.",
 )
 @click.option("--accept-columns", is_flag=True, help="Add new columns of inputs and sources to the datasets.")
+@click.option("--infer", metavar="NAME", help="Adapt the source of a dataset to the file that it gives now.")
+@click.option("-y", "--yes", is_flag=True, help="With --infer, do not prompt for confirmation.")
 @click.option(
     "--translate",
     "target",
@@ -94,6 +102,9 @@ ORDER = 20
 def command(manifests: tuple[str, ...], recursive: bool, **settings: Any) -> None:
     options = _Options(**settings)
     workspace = open_workspace()
+    options.check_arguments(manifests)
+    if options.infer is not None:
+        sys.exit(_adapt_source(workspace, options.infer, options))
     definitions = _read_definitions(workspace, manifests, recursive, translate=options.target is not None)
     options.check()
     if not options.dry_run:
@@ -122,8 +133,20 @@ class _Options:
     check_only: bool
     state: Literal["flush", "rebuild"] | None
     accept_columns: bool
+    infer: str | None
+    yes: bool
     target: str | None
     pull_inputs: bool
+
+    def check_arguments(self, manifests: Sequence[str]) -> None:
+        """Raise a UsageError if there is not either a manifest or a dataset to adapt."""
+        if self.infer is None and not manifests:
+            raise UsageError("missing argument: MANIFESTS", hint="specify YAML files, or a folder with -r")
+        others = (self.check_only, self.state, self.accept_columns, self.target, self.pull_inputs)
+        if self.infer is not None and (manifests or any(others)):
+            raise UsageError("--infer is used without manifests and other options", hint="use --infer NAME")
+        if self.infer is not None and not self.update:
+            raise UsageError("--infer requires --update", hint="it applies to existing datasets")
 
     def check(self) -> None:
         """Raise a UsageError if an option requires or excludes another one."""
@@ -191,6 +214,28 @@ def _apply(workspace: Workspace, definitions: _Definitions, options: _Options) -
     for name in added:
         print_note(f"added {name}")
     return added, 0
+
+
+def _adapt_source(workspace: Workspace, name: str, options: _Options) -> int:
+    """Adapt the source of a dataset to its file; return the exit code."""
+    dataset = workspace.resolve(name)
+    (job,) = follow(workspace, [(InferSource(dataset=dataset.id), dataset.name)])
+    result = job.result_of(InferSource)
+    if result is None:
+        print_failure(job)
+        return exit_code([job])
+    for difference in result.differences:
+        print_note(f"{dataset.name}: {difference}")
+    updating = DefinitionUpdate(workspace, {}, "", bool(result.new), {}, asks=not options.yes)
+    definitions = read_manifests(result.definition, "definition")
+    changed, code = updating.run(definitions, dry_run=options.dry_run)
+    change = (
+        workspace.manifest_change(dataset.id, result.definition, keeps_comments=True) if changed else None
+    )
+    if change is not None and not result.new:
+        workspace.write_manifest(change)
+        print_note(f"wrote the definition to {change.path}")
+    return code
 
 
 def _note_untrusted(definitions: _Definitions, changed: Sequence[str]) -> None:

@@ -314,8 +314,8 @@ def test_a_new_column_of_a_file_is_added_by_one_command(fresh: Odf, tmp_path: Pa
     (folder / "b.csv").write_text("id,city,people\n2,Bruges,7\n")
     failed = fresh("pull", "cities")
     assert failed.code == 1 and "read.schema declares 2; new: people" in failed.err
+    assert "hint: to add them to the dataset, run odf add --update --infer cities\n" in failed.err
     command = "odf add --update --accept-columns cities.yaml"
-    assert f"hint: to add them to the dataset, run {command}\n" in failed.err
 
     head = fresh("show", "cities", "--json").json["head"]
     preview = fresh(*command.split()[1:], "--dry-run")
@@ -347,6 +347,71 @@ def test_a_new_column_of_a_file_is_added_by_one_command(fresh: Odf, tmp_path: Pa
         "unchanged",
         "the sources and their queries have no new columns",
     )
+
+
+def test_a_changed_file_is_adapted_by_one_command(fresh: Odf, tmp_path: Path) -> None:
+    manifest, file = tmp_path / "cities.yaml", tmp_path / "a.csv"
+    definition = CITIES.replace("{kind: FilesGlob, path: in/*.csv}", "{kind: Url, url: a.csv}")
+    manifest.write_text(definition)
+    file.write_text("id,city\n1,Ghent\n2,Mons\n")
+    assert fresh("add", "cities.yaml").code == 0
+    assert fresh("pull", "cities").code == 0
+    command = ("add", "--update", "--infer", "cities")
+    unchanged = fresh(*command)
+    assert (unchanged.code, unchanged.err) == (0, "cities: unchanged\n")
+
+    file.write_text("id;city;people\n2;Mons;4\n3;Bruges;7\n")
+    failed = fresh("pull", "cities")
+    assert failed.code == 1 and "run odf add --update --infer cities\n" in failed.err
+    head = fresh("show", "cities", "--json").json["head"]
+    for arguments, code in ((("--dry-run",), 0), ((), 2)):
+        preview = fresh(*command, *arguments)
+        assert preview.code == code
+        assert preview.err.startswith("cities: separator: ',' is now ';'\ncities: new columns: people\n")
+        assert [line for line in preview.out.splitlines() if re.match(r"  (\w|  [-+])", line)] == [
+            "  SetDataSchema",
+            "    + people BIGINT",
+            "  SetPollingSource",
+            "    +     - people BIGINT",
+            "    +   separator: ;",
+            "    -     SELECT id, upper(city) AS city FROM input",
+            "    +     SELECT id, upper(city) AS city, people FROM input",
+        ]
+    assert "changing cities requires confirmation" in preview.err
+    assert fresh("show", "cities", "--json").json["head"] == head
+    assert manifest.read_text() == definition
+
+    done = fresh(*command, "-y")
+    assert done.code == 0 and "updated cities: 2 blocks\n" in done.err
+    text = manifest.read_text()
+    assert "- city STRING  # as it is spelled\n          - people BIGINT\n" in text
+    assert "        kind: Csv\n        separator: ;\n        header: true\n" in text
+    assert fresh("add", "--update", "--dry-run", "cities.yaml").err == "cities: unchanged\n"
+    assert fresh("pull", "cities").code == 0
+    assert [(row["id"], row["people"]) for row in fresh("tail", "cities", "--json").json] == [
+        (1, None), (2, None), (3, 7),
+    ]  # fmt: skip
+
+    file.write_text("The cities of the region\n\nid;city;people\n4;Liege;9\n")
+    assert fresh(*command, "-y").err.endswith("/cities.yaml\n")
+    adapted = manifest.read_text()
+    assert adapted.startswith("# The cities") and "# as it is spelled" in adapted
+    assert "separator" not in adapted.replace("--separator", "") and "- --skip\n" in adapted
+    assert fresh("pull", "cities").code == 0
+    file.write_text("id;city;people\n4;Liege;9\n5;Namur;1\n")
+    assert fresh(*command, "-y").code == 0
+    assert manifest.read_text() == text
+
+    file.write_text("id;people\n4;9\n")
+    refused = fresh(*command, "-y")
+    assert refused.code == 1 and "columns that disappeared from the file: city" in refused.err
+    manifest.write_text(text.replace("SELECT id", "SELECT -id AS id"))
+    drifted = fresh(*command, "-y")
+    assert drifted.code == 1 and "first run odf add --update" in drifted.err
+    misuse = fresh("add", "--infer", "cities")
+    assert misuse.code == 2 and "--infer requires --update" in misuse.err
+    assert fresh("add").code == 2
+    assert fresh(*command, "cities.yaml").code == 2
 
 
 def test_a_new_column_of_a_query_names_the_missing_parts(workspace: Workspace) -> None:

@@ -65,7 +65,7 @@ def test_new_columns_are_null_in_earlier_rows(pulled: Pulled, shared: Path) -> N
     assert pulled.pull().blocks == 2
     take(pulled, days[1])
     said = "read.schema declares 10; new: label, lat, lon"
-    pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said, "odf add --update --accept-columns")
+    pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said, "odf add --update --infer data")
     before = pulled.dataset.state().last_offset
     assert before is not None
     grown = NYC.replace("    - BOROUGH_GROUP STRING\n", "    - BOROUGH_GROUP STRING\n" + "".join(

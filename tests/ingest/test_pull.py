@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, date, datetime
+from textwrap import indent
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,8 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.ingest.write_progress import WriteProgress
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from tests.ingest.pulling import Pulled
+from odf_engine.metadata.yaml import read_manifests
+from tests.ingest.pulling import MANIFEST, Pulled
 from tests.ingest.recorder import Recorder
 
 CSV = """
@@ -178,6 +180,50 @@ merge: {kind: Snapshot, primaryKey: [city]}
     assert pulled.pull().records == 2
     assert pulled.reporter.commits == [("AddData", 0), ("AddData", 2)]
     assert {row[0] for row in pulled.rows("op")[-2:]} == {1}
+
+
+WINDOW = """
+fetch: {kind: FilesGlob, path: "*.csv"}
+read: {kind: Csv, header: true, schema: [id BIGINT NOT NULL, event_time TIMESTAMP]}
+merge: {kind: Snapshot, primaryKey: [id]}
+"""
+
+
+def test_snapshot_of_a_moving_window_warns_and_upserts_keep_its_rows(pulled: Pulled) -> None:
+    def write(file: str, *days: int) -> None:
+        rows = "".join(f"{day},2024-01-{day:02}T12:00:00Z\n" for day in days)
+        pulled.write(file, "id,event_time\n" + rows)
+
+    pulled.add(WINDOW)
+    write("1.csv", *range(1, 21))
+    assert pulled.pull().records == 20 and pulled.reporter.warnings == []
+    write("2.csv", *range(11, 31))
+    assert pulled.pull().records == 20
+    assert pulled.reporter.warnings == [
+        "10 rows left the file and were retracted; all are older than its first row of 2024-01-11T12:00:00Z;"
+        " if the file holds only recent rows, use merge UpsertStream: set merge.kind in the manifest, and run"
+        " odf add --update"
+    ]
+    # One of ten rows was withdrawn. Two of ten show that rows are removed for another reason.
+    write("3.csv", *range(20, 30))
+    assert pulled.pull().records == 10
+    assert "10 rows left the file and were retracted; 9 are older" in pulled.reporter.warnings[0]
+    write("4.csv", *range(23, 29))
+    assert pulled.pull().records == 4 and pulled.reporter.warnings == []
+
+    text = MANIFEST.format(name="data", source=indent(WINDOW.replace("Snapshot", "UpsertStream"), " " * 6))
+    pulled.workspace.update(read_manifests(text, "test.yaml"))
+    write("5.csv", *range(27, 32))
+    assert pulled.pull().records == 3 and pulled.reporter.warnings == []
+    assert pulled.rows("op", "id")[-3:] == [(0, 29), (0, 30), (0, 31)]
+
+
+def test_snapshot_without_event_times_in_the_file_does_not_warn(pulled: Pulled) -> None:
+    pulled.add(WINDOW.replace("event_time TIMESTAMP", "n BIGINT"))
+    pulled.write("1.csv", "id,n\n1,1\n2,2\n")
+    pulled.pull()
+    pulled.write("2.csv", "id,n\n2,2\n")
+    assert pulled.pull().records == 1 and pulled.reporter.warnings == []
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def test_primary_key_and_merge_strategy_are_inferred(
     found = infer(tmp_path, "a.csv", text)
     assert (found.time, found.key, found.merge) == (time, key, merge)
     assert reason in found.reason
+    advice = "UpsertStream for a file that" in manifest_text("a.csv", "a", found)
+    assert advice == bool(time and key)
 
 
 def test_chosen_keys_are_checked(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
         text = await press("j", "p")
         assert "p key name (NOT unique: n" in text
         text = await press("k", "p", "m")
-        assert "merge Snapshot" in text
+        assert "merge Snapshot: a complete list; rows that left the file: retracted" in text
         assert "only numbers, dates and times" in await press("j", "f")
         text = await press("r", *"city", "enter")
         assert "city             STRING" in text

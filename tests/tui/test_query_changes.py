@@ -13,7 +13,14 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.errors import Cancelled, InvalidQuery, OdfError
-from odf_engine.jobs.definition import Update, Validate, ValidateResult
+from odf_engine.jobs.definition import (
+    AppendedEvent,
+    InferSource,
+    InferSourceResult,
+    Update,
+    Validate,
+    ValidateResult,
+)
 from odf_engine.worker.protocol import Failure, JobState
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
@@ -137,6 +144,7 @@ class Definitions:
         plans: the outcomes of validations, in turn.
         updates: the outcomes of changes, in turn.
         edits: the texts that the editor writes, in turn; None: it changes nothing.
+        adapted: the outcomes of adaptations of sources, in turn.
     """
 
     def __init__(
@@ -148,8 +156,9 @@ class Definitions:
         plans: Sequence[Any] = (),
         updates: Sequence[Any] = (),
         edits: Sequence[str | None] = (),
+        adapted: Sequence[InferSourceResult] = (),
     ) -> None:
-        found = {Validate: deque(plans), Update: deque(updates)}
+        found = {Validate: deque(plans), Update: deque(updates), InferSource: deque(adapted)}
         self.fakes = Fakes(
             source,
             name,
@@ -283,6 +292,32 @@ async def test_new_columns_of_an_input_are_added(source: Scenario) -> None:
     assert shown.host.last_notice == "air-by-day has new columns: no2, o3"
     definition = source.definition(DAYS)
     assert shown.jobs.requests[-1] == Update(dataset=DAYS, manifest=definition, accept_columns=True)
+
+
+async def test_a_source_is_adapted_after_its_changes_are_shown(source: Scenario) -> None:
+    name = "port-haven.air-readings"
+    adapted = InferSourceResult(name, ["separator: ',' is now ';'"], definition=source.definition(did(name)))
+    changes = [AppendedEvent("SetPollingSource", ["+   separator: ;"])]
+    shown = Definitions(
+        source,
+        [None, "append"],
+        name,
+        plans=[plan(changes=changes), plan(changes=changes)],
+        updates=[None],
+        adapted=[InferSourceResult(name), adapted, adapted],
+    )
+    shown.controller.adapt_source()
+    await shown.host.stories()
+    assert shown.host.last_notice == f"the source of {name} is unchanged"
+    shown.controller.adapt_source()
+    await shown.host.stories()
+    assert shown.host.last_notice == f"{name} is unchanged"
+    shown.controller.adapt_source()
+    await shown.host.stories()
+    assert all("separator: ',' is now ';'" in text and "+   separator: ;" in text for text in shown.decisions)
+    update = Update(dataset=did(name), manifest=adapted.definition)
+    assert [request for request in shown.jobs.requests if isinstance(request, Update)] == [update]
+    assert shown.host.last_notice == f"appended 1 block to {name}"
 
 
 async def test_new_columns_are_not_added_without_a_confirmation(source: Scenario) -> None:

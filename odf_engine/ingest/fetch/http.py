@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import format_datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
-from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload, infer_command
 from odf_engine.ingest.fetch.shared_downloads import SHARED_DOWNLOADS, SharedFile
 from odf_engine.ingest.fetch.transfer import Transfer, source_state
 from odf_engine.metadata.model import Url
@@ -173,10 +174,17 @@ class _HttpTransfer(Transfer):
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             self._download(response, total)
+            moved_to = self.context.redact(response.moved_to)
+        if moved_to:
+            self.reporter.log(
+                f"{self.name} moved permanently to {moved_to}: to change the source, run"
+                f" {infer_command(self.context.name)}"
+            )
         version = f"{state.kind} {state.value}" if state else "no ETag"
         is_exact = "etag" in known or "validator" in known
         self._downloaded = {name: known[name] for name in ("etag", "modified") if is_exact and name in known}
-        return self.finish(state, modified, version, _NO_TIME)
+        payload = self.finish(state, modified, version, _NO_TIME)
+        return replace(payload, moved_to=moved_to)
 
     def _use_shared(self, shared: SharedFile) -> Payload | None:
         """Return the payload with the file that another pull downloaded, or None if it is unchanged.

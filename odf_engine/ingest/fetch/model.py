@@ -40,6 +40,7 @@ class Payload:
         line_origins: the origin of each line, such as its topic, for messages, or () if all have the same.
         on_commit: called after the rows were committed.
         has_more: whether the source has more data.
+        moved_to: the URL that the server permanently redirects to, or "" if there is none.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Payload:
     line_origins: Sequence[str] = ()
     on_commit: Callable[[], None] = lambda: None
     has_more: bool = False
+    moved_to: str = ""
 
     def check_unchanged(self) -> None:
         """Check the file after its rows were read.
@@ -117,6 +119,11 @@ class FetchContext:
     def redact(self, text: str) -> str:
         """Return a text of a source without the values of variables, which a source may repeat."""
         return redact_secrets(text, collect_secrets(self.environment, self.allowed))
+
+
+def infer_command(name: str) -> str:
+    """Return the command that adapts the source of a dataset to its file."""
+    return f"odf add --update --infer {name}"
 
 
 def file_stamp(path: Path) -> tuple[int, int]:

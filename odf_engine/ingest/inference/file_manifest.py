@@ -34,6 +34,11 @@ _MERGE_COMMENTS: Final = (
     "#   UpsertStream     rows insert or update the row of their key; a column op may retract",
     "#   ChangelogStream  rows are changes by key; a column op has their operation",
 )
+_MERGE_ADVICE: Final = (
+    "# Ledger is for a file that grows, Snapshot for a complete list, UpsertStream for a file that",
+    "# holds only recent rows: Snapshot would retract the rows that left it.",
+)
+"""For rows with a key and an event time, which may be a moving window."""
 
 
 def suggest_name(location: str, used_names: Collection[str]) -> str:
@@ -86,6 +91,7 @@ def manifest_text(
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
         *plan.query_lines(),
         *(f"  {line}" for line in _MERGE_COMMENTS),
+        *(f"  {line}" for line in _MERGE_ADVICE if file.key and file.time),
         *([f"  # Key: {_one_line(file.reason)}"] if file.reason else []),
         "  merge:", f"    kind: {file.merge}",
     ]  # fmt: skip

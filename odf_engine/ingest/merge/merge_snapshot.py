@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns
@@ -27,6 +29,7 @@ from odf_engine.ingest.merge.key_file import COMPARED, KEY, OFFSET, SECOND, TIME
 from odf_engine.ingest.merge.key_index import KeyIndex
 from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMerge
 from odf_engine.metadata.model import DatasetVocabulary, Snapshot
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark import sql_types
 from odf_engine.spark.row_order import SortOrder, Step, external_sort, map_batches, sorted_batches
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
 
 _OP: Final = pa.int32()
+_OLDER_SHARE: Final = 0.9
+"""Min share of older rows among the retracted ones in a moving window, whose rows can also be withdrawn."""
 
 
 def keyed_snapshot(strategy: Snapshot, inputs: MergeInputs) -> KeyedMerge:
@@ -80,11 +85,13 @@ def _compared(strategy: Snapshot, keys: list[str], inputs: MergeInputs) -> list[
 def _rows(keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan) -> MergeRows:
     """Yield the rows to write in the order of key and operation; return their keys."""
     index, sorter = keyed.open_index(), keyed.key_sorter()
-    if index.rows:
-        rows = _changed_rows(keyed, comparison, plan, index, sorter)
-    else:
-        rows = _first_rows(keyed, comparison, plan)
-    return (yield from keyed.split_keys(rows, index, sorter))
+    if not index.rows:
+        return (yield from keyed.split_keys(_first_rows(keyed, comparison, plan), index, sorter))
+    window = _MovingWindow(keyed.inputs.vocab)
+    changes = sort_changes(keyed, _find_changes(keyed, comparison, plan, index, sorter, window))
+    keys = yield from keyed.split_keys(changes, index, sorter)
+    window.report(keyed.inputs.reporter)  # An abandoned attempt does not get here.
+    return keys
 
 
 def _first_rows(
@@ -104,13 +111,6 @@ def _first_rows(
     return sorted_batches(start, order, keyed.inputs.reporter, sort=plan.sort)
 
 
-def _changed_rows(
-    keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan, index: KeyIndex, sorter: KeySorter
-) -> Iterator[pa.RecordBatch]:
-    """Return the difference to the latest state, in the order of key and operation."""
-    return sort_changes(keyed, _find_changes(keyed, comparison, plan, index, sorter))
-
-
 def sort_changes(keyed: KeyedMerge, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return rows with operations in the order of key and operation: each -C precedes its +C."""
     inputs = keyed.inputs
@@ -118,8 +118,64 @@ def sort_changes(keyed: KeyedMerge, changes: Iterator[pa.RecordBatch]) -> Iterat
     return external_sort(changes, SortOrder((*keyed.keys, op)), inputs.scratch / "changes.arrow")
 
 
+class _MovingWindow:
+    """Notices a file that holds only recent rows: the rows that left it are older than its first row.
+
+    Rows without an event time in the file do not count.
+    """
+
+    def __init__(self, vocab: DatasetVocabulary) -> None:
+        self._time = vocab.event_time_column
+        self._op = vocab.operation_type_column
+        self._first: int | None = None
+        self._is_date = False
+        self._retracted = self._older = 0
+
+    def add_new(self, batch: pa.RecordBatch) -> None:
+        """Add rows of the file."""
+        times = batch.column(self._time).drop_null()
+        if len(times):
+            first = pc.min(times_as_numbers(times)).as_py()
+            self._first = first if self._first is None else min(self._first, first)
+            self._is_date = pa.types.is_date(times.type)
+
+    def add_stored(self, batch: pa.RecordBatch) -> None:
+        """Add retracted rows, after all rows of the file."""
+        if self._first is None:
+            return
+        is_retracted = pc.equal(batch.column(self._op), pa.scalar(Op.RETRACT, _OP))
+        times = times_as_numbers(batch.column(self._time).filter(is_retracted))
+        self._retracted += len(times)
+        self._older += pc.sum(pc.less(times, self._first), min_count=0).as_py()
+
+    def report(self, reporter: Reporter) -> None:
+        """Warn if nearly all retracted rows are older than the file."""
+        if self._first is None or not self._older or self._older < _OLDER_SHARE * self._retracted:
+            return
+        if self._is_date:
+            first = str(date(1970, 1, 1) + timedelta(days=self._first))
+        else:
+            first = str(Timestamp.from_ms(self._first)).removesuffix("T00:00:00Z")
+        if self._retracted == 1:
+            older = "it is"
+        else:
+            older = "all are" if self._older == self._retracted else f"{self._older:,} are"
+        reporter.warn(
+            f"{count_of(self._retracted, 'row')} left the file and were retracted; {older} older than its"
+            f" first row of {first}; if the file holds only recent rows, use merge UpsertStream:"
+            " set merge.kind in the manifest, and run odf add --update",
+            "moving-window",
+            self._retracted,
+        )
+
+
 def _find_changes(
-    keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan, index: KeyIndex, sorter: KeySorter
+    keyed: KeyedMerge,
+    comparison: SnapshotComparison,
+    plan: MergePlan,
+    index: KeyIndex,
+    sorter: KeySorter,
+    window: _MovingWindow,
 ) -> Iterator[pa.RecordBatch]:
     """Yield new and changed rows, then the stored rows that are corrected or retracted.
 
@@ -135,6 +191,7 @@ def _find_changes(
     frame = keyed.frame(check_keys=plan.check_keys)
     with closing(map_batches(frame, lambda batch: batch, inputs.reporter)) as batches:
         for batch in batches:
+            window.add_new(batch)
             compared = comparison.compare(batch, index)
             known.append(compared.known)
             offsets.append(compared.corrected)
@@ -147,7 +204,9 @@ def _find_changes(
         offsets.append(retracted)
         ops.append(operations_of(Op.RETRACT, missing.num_rows))
     if offsets:
-        yield from stored_changes(inputs, comparison, pa.concat_arrays(offsets), pa.concat_arrays(ops))
+        for batch in stored_changes(inputs, comparison, pa.concat_arrays(offsets), pa.concat_arrays(ops)):
+            window.add_stored(batch)
+            yield batch
 
 
 def stored_changes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from json import JSONDecodeError
@@ -19,13 +19,17 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
-from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.errors import BadData, InvalidSchema, OdfError
 from odf_engine.ingest.read.json_lines import dump, load
 from odf_engine.spark.errors import RejectedRow, with_article
+from odf_engine.spark.text_files import detect_encoding
 
 _MAX_SECONDS: Final = 60.0
 _MAX_FIELD: Final = 1 << 26
 _MAX_WIDTH: Final = 120
+_EXCERPT_WIDTH: Final = 160
+_READ_CHARACTERS: Final = 1 << 16
+_LINE_PLACE: Final = re.compile(r": line ([0-9]+)")
 _CUT: Final = 200
 """Number of characters of a value in an error of Spark."""
 _MARK: Final = "\x1f"
@@ -377,3 +381,35 @@ def _at_file(error: BadData, file: TextFile) -> BadData:
     if error.where is not None and error.where.startswith(file.name):
         return error
     return BadData(error.message, where=place, hint=error.hint)
+
+
+@contextmanager
+def excerpts(path: Path, name: str, encoding: str | None) -> Iterator[None]:
+    """Add the line of the file to errors that name its number."""
+    try:
+        yield
+    except OdfError as error:
+        match = _LINE_PLACE.match((error.where or "").removeprefix(name))
+        if not error.excerpt and match is not None and (error.where or "").startswith(name):
+            codec = detect_encoding(path, encoding) or "utf-8"
+            error.excerpt = _excerpt(path, int(match[1]), codec)
+        raise
+
+
+def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
+    """Return a line of the file with its number, truncated for display."""
+    here = 1
+    try:
+        with path.open(encoding=encoding, errors="replace") as lines:
+            while here < number and (part := lines.readline(_READ_CHARACTERS)):
+                here += part.endswith("\n")  # A line can exceed the memory.
+            line = lines.readline(_READ_CHARACTERS).rstrip()
+    except (OSError, LookupError, UnicodeError):
+        return ()
+    # Control characters of a file must not reach a terminal.
+    text = "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)
+    return (
+        (f"{number} | {text if len(text) <= _EXCERPT_WIDTH else text[:_EXCERPT_WIDTH] + '…'}",)
+        if text
+        else ()
+    )

@@ -64,6 +64,11 @@ class KnownHeader:
             )
         return renamed
 
+    def names(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the names in the header at the last pull, or () if unknown for these columns."""
+        old = self._read()
+        return old.names if old is not None and old.columns == tuple(columns) else ()
+
     def save(self) -> None:
         """Store the compared header, after its rows were committed."""
         if self._new is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -544,6 +545,37 @@ def read_own_manifest(folder: Path, entry: DatasetEntry, datasets: Sequence[Data
         ):
             return text
     return None
+
+
+def definition_to_edit(
+    folder: Path, entry: DatasetEntry, datasets: Sequence[DatasetEntry]
+) -> DatasetSnapshot:
+    """Return the definition of a polled dataset as its manifest file has it, or the complete one.
+
+    The complete one is returned if no file defines the source.
+
+    Args:
+        folder: the workspace's folder.
+        entry: the dataset.
+        datasets: all datasets of the workspace.
+
+    Raises:
+        InvalidManifest: the file differs from the dataset: a new definition would revert its changes.
+    """
+    path, drift = find_manifest(folder, entry), find_manifest_drift(folder, entry, datasets)
+    if drift is not None and drift.changes:
+        raise InvalidManifest(
+            f"the manifest differs from {entry.alias}",
+            where=str(drift.path),
+            hint=f"first run odf add --update {shlex.quote(str(drift.path))}",
+        )
+    if path is not None and drift is None:
+        for _, snapshot in _split_manifest(_read_manifest(path)):
+            if snapshot is None or not _defines(snapshot, entry):
+                continue
+            if any(isinstance(event, SetPollingSource) for event in snapshot.metadata):
+                return snapshot
+    return read_definition(entry, datasets)
 
 
 def replace_definition(

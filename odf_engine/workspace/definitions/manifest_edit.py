@@ -1,4 +1,4 @@
-"""Edits the columns and queries of sources within the text of a manifest, so that its comments are kept."""
+"""Edits sources within the text of a manifest, so that its comments are kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from odf_engine.errors import InvalidManifest
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetSnapshot,
@@ -15,7 +16,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
     SetPollingSource,
 )
-from odf_engine.metadata.yaml import read_manifests
+from odf_engine.metadata.yaml import read_manifests, to_builtins
 
 _ANY_WIDTH: Final = 1 << 20
 
@@ -33,7 +34,7 @@ class _UnsupportedLayout(Exception):
 
 
 def edit_document(text: str, new: DatasetSnapshot) -> str | None:
-    """Return a document of a manifest with new columns and changed queries, or None if it cannot be edited.
+    """Return a document of a manifest with changed sources, or None if it cannot be edited.
 
     Args:
         text: the document.
@@ -51,7 +52,7 @@ def edit_document(text: str, new: DatasetSnapshot) -> str | None:
         for edit in sorted(edits, reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
         return text if read_manifests(text, "manifest") == [new] else None
-    except (_UnsupportedLayout, ValueError, AttributeError):
+    except (_UnsupportedLayout, InvalidManifest, LookupError, ValueError, AttributeError):
         return None
 
 
@@ -62,6 +63,8 @@ def _event_edits(text: str, node: Any, before: MetadataEvent, after: MetadataEve
         case SetDataSchema(ddl=list() as old), SetDataSchema(ddl=list() as new):
             yield from _list_edits(text, _value(node, "schema"), old, new)
         case (SetPollingSource() | AddPushSource(), SetPollingSource() | AddPushSource()):
+            if isinstance(before, SetPollingSource) and isinstance(after, SetPollingSource):
+                yield from _format_edits(text, node, before, after)
             old_columns, new_columns = before.read.schema or [], after.read.schema or []
             if old_columns != new_columns:
                 read = _value(_value(node, "read"), "schema")
@@ -76,6 +79,52 @@ def _event_edits(text: str, node: Any, before: MetadataEvent, after: MetadataEve
                 old_steps, new_steps = before.preprocess.queries, after.preprocess.queries or []
                 for step, old_step, new_step in zip(steps, old_steps, new_steps, strict=True):
                     yield from _query_edits(text, _value(step, "query"), old_step.query, new_step.query)
+
+
+def _format_edits(text: str, node: Any, before: SetPollingSource, after: SetPollingSource) -> Iterator[_Edit]:
+    """Yield the edits of the URL, the prepare steps, and the format of CSV."""
+    for field, old, new, names in (
+        ("fetch", before.fetch, after.fetch, ("url",)),
+        ("read", before.read, after.read, ("separator", "quote", "escape", "encoding", "header")),
+    ):
+        for name in names:
+            value = getattr(new, name, None)
+            if getattr(old, name, None) != value:
+                yield _scalar_edit(text, _value(node, field), name, value)
+    if before.prepare == after.prepare:
+        return
+    keys = [key for key, _ in node.value]
+    names = [key.value for key in keys]
+    if node.flow_style or "read" not in names:
+        raise _UnsupportedLayout
+    at = names.index("prepare") if "prepare" in names else names.index("read")
+    indent = " " * keys[at].start_mark.column
+    start = end = text.rfind("\n", 0, keys[at].start_mark.index) + 1
+    if "prepare" in names:
+        end = text.rfind("\n", 0, keys[at + 1].start_mark.index) + 1
+    body = ""
+    if after.prepare:
+        steps = yaml.safe_dump(
+            {"prepare": [to_builtins(step) for step in after.prepare]}, sort_keys=False, width=_ANY_WIDTH
+        )
+        body = "".join(f"{indent}{line}\n" for line in steps.splitlines())
+    yield _Edit(start, end, body)
+
+
+def _scalar_edit(text: str, node: Any, name: str, value: str | bool | None) -> _Edit:
+    """Return the edit that sets a scalar of a mapping, or removes it if ``value`` is None."""
+    pairs = {key.value: (key, part) for key, part in node.value}
+    if name in pairs and value is not None:
+        return _Edit(pairs[name][1].start_mark.index, pairs[name][1].end_mark.index, _scalar(value))
+    if name in pairs:
+        line = text.rfind("\n", 0, pairs[name][0].start_mark.index) + 1
+        return _Edit(line, text.index("\n", pairs[name][1].end_mark.index) + 1, "")
+    key, kind = pairs["kind"]
+    at = kind.end_mark.index
+    if node.flow_style:
+        return _Edit(at, at, f", {name}: {_scalar(value)}")
+    line = text.index("\n", at) + 1
+    return _Edit(line, line, f"{' ' * key.start_mark.column}{name}: {_scalar(value)}\n")
 
 
 def _has(node: Any, name: str) -> bool:
@@ -119,8 +168,8 @@ def _list_edits(text: str, node: Any, old: Sequence[str], new: Sequence[str]) ->
         yield _Edit(line, line, "".join(f"{indent}- {entry}\n" for entry in added))
 
 
-def _scalar(value: str) -> str:
-    """Return a text as a YAML scalar that is valid in a list of any style."""
+def _scalar(value: str | bool | None) -> str:
+    """Return a value as a YAML scalar that is valid in a list of any style."""
     return yaml.safe_dump([value], default_flow_style=True, width=_ANY_WIDTH, allow_unicode=True)[1:-2]
 
 

@@ -29,6 +29,7 @@ from odf_engine.api import (
 from odf_engine.api.text import count_of, printable
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError
+from odf_tui.cli.shared.input import confirm
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures
 from odf_tui.cli.shared.options import options_of
 from odf_tui.cli.shared.output import console, print_note, select_fields, show
@@ -82,6 +83,7 @@ class DefinitionUpdate:
         state: ``flush`` or ``rebuild``, if the new query cannot continue from the state of the old one.
         accept_columns: whether new columns of the inputs or sources are added.
         files: the manifest files of the other definitions, by dataset name.
+        asks: whether the user confirms the changes.
     """
 
     workspace: Workspace
@@ -89,6 +91,7 @@ class DefinitionUpdate:
     state: Literal["", "flush", "rebuild"]
     accept_columns: bool
     files: Mapping[str, Path]
+    asks: bool = False
 
     def run(self, snapshots: Sequence[DatasetSnapshot], *, dry_run: bool) -> tuple[list[str], int]:
         """Print the changes, then apply them unless ``dry_run`` is set.
@@ -99,12 +102,17 @@ class DefinitionUpdate:
         updates = self.workspace.plan_definitions(snapshots, accepts_columns=self.accept_columns)
         queries = [at for at, update in enumerate(updates) if self._requires_worker(update)]
         jobs: dict[int, Job] = {}
-        if dry_run and self.accept_columns:
+        previews = dry_run or self.asks
+        if previews and self.accept_columns:
             updates, jobs = self._preview_columns(snapshots, updates, queries)
         if not options_of().json and (dry_run or not options_of().quiet):
             print_changes(
-                [update for update in updates if dry_run or not self._accepts_source_columns(update)]
+                [update for update in updates if previews or not self._accepts_source_columns(update)]
             )
+        dry_run = dry_run or bool(jobs)  # a failed preview
+        if self.asks and not dry_run and any(update.changes for update in updates):
+            names = ", ".join(str(update.alias) for update in updates)
+            confirm(f"Change {names}?", f"changing {names}", "use --yes, or --dry-run")
         if not dry_run:
             updates = self._append_events(snapshots, updates, queries)
             jobs = self._run_update_jobs(snapshots, updates, queries)
@@ -159,7 +167,8 @@ class DefinitionUpdate:
 
     def _show_result(self, update: PlannedUpdate, result: UpdateResult, file: Path | None) -> None:
         """Print the result of a job, and write accepted columns to the manifest file."""
-        if self._accepts_source_columns(update) and not (options_of().json or options_of().quiet):
+        is_shown = self.asks or options_of().json or options_of().quiet
+        if self._accepts_source_columns(update) and not is_shown:
             if result.changes:
                 sys.stdout.write(f"{result.name}:\n")
             for change in result.changes:

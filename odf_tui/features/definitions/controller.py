@@ -11,6 +11,7 @@ from typing import Any, Final
 from odf_engine.api import (
     DeclaredTable,
     FileChoices,
+    InferSource,
     Pull,
     RemoteInputs,
     Update,
@@ -37,6 +38,7 @@ from odf_tui.features.definitions.manifest_dialogs import (
     TextPosition,
     UnresolvedManifest,
     change_lines,
+    difference_lines,
     error_position,
     manifest_change_lines,
     manifest_lines,
@@ -529,6 +531,31 @@ class DefinitionsController(Controller):
         self.state.datasets_outdated.send(None)
         if result is not None and result.definition is not None:
             await self._offer_manifest(row, result.definition, keeps_comments=True)
+
+    @dataset_task
+    async def adapt_source(self, row: DatasetRow) -> None:
+        """Adapt the source of the selected dataset to the file that it gives now."""
+        title = f"Reading the source of {row.name}"
+        adapted = await self.jobs.outcome(InferSource(dataset=row.id), row.name, title)
+        if not adapted.differences:
+            self.host.notice(f"the source of {row.name} is unchanged", "warn")
+            return
+        plan = await self._validate_query(adapted.definition, row.name, row.id, f"Checking {row.name}")
+        changes = [PendingEvent(change.title, tuple(change.lines)) for change in plan.changes]
+        lines = [*difference_lines(adapted.differences), *change_lines(changes)]
+        answers = (_APPEND, _LEAVE) if changes else (_LEAVE,)
+        answer = await self._decide(f"The source of {row.name}", lines, answers)
+        if answer not in _APPLIED:
+            self.host.notice(f"{row.name} is unchanged", "warn")
+            return
+        try:
+            result = await self._migrate(row, adapted.definition, answer, plan)
+        except LeftRunning:
+            self.host.notice(f"{row.name} is being changed")
+            return
+        self._report_changes(row, changes, answer)
+        definition = adapted.definition if result is None else result.definition or adapted.definition
+        await self._offer_manifest(row, definition, keeps_comments=True)
 
     async def _validate_query(
         self, text: str, name: str, dataset: str = "", title: str = ""

@@ -39,9 +39,9 @@ _EVIDENCE_WIDTH: Final = 68
 _QUOTES: Final = ('"', "'", "")
 _MERGES: Final = ("Ledger", "Snapshot", "UpsertStream", "Append")
 _MERGE_REMARKS: Final[Mapping[str, str]] = {
-    "Ledger": "rows with a new key are added",
-    "Snapshot": "the file has all rows each time",
-    "UpsertStream": "rows insert or update the row of their key",
+    "Ledger": "new keys of a file that grows; rows that left the file: kept",
+    "Snapshot": "a complete list; rows that left the file: retracted",
+    "UpsertStream": "new and changed rows; rows that left the file: kept",
     "Append": "every pull of a changed file adds all of its rows again",
 }
 _DATE_FORMS: Final = ("", "dd/MM/yyyy", "MM/dd/yyyy", "dd.MM.yyyy", "yyyy/MM/dd", "yyyyMMdd", "d MMM yyyy")

@@ -159,6 +159,11 @@ def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
     return lines + [list(line) for line in _STATES.get(state, ())]
 
 
+def difference_lines(differences: Sequence[str]) -> list[list[Span]]:
+    """Return what changed in the file of a source, with a blank line below."""
+    return [*([(f" {printable(text)}", "strong")] for text in differences), []]
+
+
 def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
     """Return the events to append: titles, added and removed lines."""
     styles = {"+": "good", "-": "bad"}

@@ -360,6 +360,7 @@ def _wrap_text(text: str, room: int) -> list[str]:
 _MAX_LOG_LINES: Final = 120
 _KINDS: Final = {
     "validate": "check",
+    "infer-source": "check",
     "describe": "count",
     "project": "state",
     "compare": "look",
