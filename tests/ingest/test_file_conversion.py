@@ -99,6 +99,8 @@ FILES: Mapping[str, Callable[[], bytes]] = {
     "rows.csv.bz2": lambda: bz2.compress(CSV),
     "rows.csv.zst": lambda: zstandard(CSV),
     "rows.tgz": lambda: gzip.compress(tarred(readme_md=b"?", rows_csv=CSV)),
+    "parts.tar": lambda: tarred(a_csv=CSV[:24], b_csv=CSV[:16] + CSV[24:]),
+    "mixed.tar": lambda: tarred(about_csv=b"a,b\n1,2\n", rows_csv=CSV),
     "parts.zip": lambda: zipped(a_csv=CSV[:24], b_csv=CSV[:16] + CSV[24:]),
     "mixed.zip": lambda: zipped(about_csv=b"a,b\n1,2\n", book_xlsx=workbook("Table")),
     "download": lambda: workbook("Table"),  # its name does not show the format
@@ -168,6 +170,7 @@ def test_sheet_that_requires_too_much_memory_ends_only_its_filter(pulled: Pulled
         ("a.xml", b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "without repeated"),
         ("a.xml", b"<?xml version='1.0'?><a><b x='1'/><b x='2'></a>", "invalid XML: mismatched tag"),
         ("a.xml", b"<!DOCTYPE a [<!ENTITY x 'y'>]><a><b x='1'/></a>", "declares a document type"),
+        ("a.xml", b"<?xml version='1.0'?>" + b"<a>" * 200, "nested too deeply"),
         ("a.tgz", gzip.compress(tarred(readme_md=b"?")), "the archive has no CSV"),
         ("a.csv.xz", lzma.compress(CSV * 9)[:-20], "damaged archive"),
     ],

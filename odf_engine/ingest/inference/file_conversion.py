@@ -25,6 +25,11 @@ FORMATS: Final = {
 """Kinds of read steps by suffix. A filter converts spreadsheets and XML for them."""
 SHEETS: Final = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 """Suffixes of spreadsheets."""
+WITH_HEADER: Final = frozenset({".csv", ".tsv"})
+"""Suffixes of files whose header an archive may repeat."""
+_READABLE: Final = frozenset(FORMATS) - {*SHEETS, ".xml", ".parquet"}
+_MAX_HEADER: Final = 4096
+_MAX_DEPTH: Final = 100
 _OLE: Final = b"\xd0\xcf\x11\xe0"
 _COMPRESSED: Final = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _TAR_MARK: Final = slice(257, 262)
@@ -111,17 +116,31 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _archive_conversion(stream: BinaryIO) -> Conversion:
-    """Return a filter for a compressed file, or for the members of an archive that are data."""
+    """Return a filter for a compressed file, or for the members of an archive that are one table.
+
+    Members are one table if they are CSV with the same header. Otherwise it is the largest member.
+    """
     try:
         with tarfile.open(fileobj=stream) as archive:
-            names = [member.name for member in archive if member.isfile()]
+            members = [member for member in archive if member.isfile()]
+            data = [member for member in members if _suffix(member.name) in _READABLE]
+            if not data:
+                names = listed([member.name for member in members])
+                raise BadData("the archive has no CSV, JSON or GeoJSON", hint=f"members: {names}")
+            headers: set[bytes] = set()
+            for member in data:
+                with archive.extractfile(member) or io.BytesIO() as content:
+                    headers.add(content.readline(_MAX_HEADER).rstrip())
     except (tarfile.TarError, EOFError, OSError):
         return Conversion("", ("unpack",), "a compressed file")
-    suffixes = Counter(PurePosixPath(name).suffix.lower() for name in names)
-    data = [suffix for suffix, _ in suffixes.most_common() if suffix in FORMATS]
-    if not data:
-        raise BadData("the archive has no CSV, JSON, XML or spreadsheet", hint=f"members: {listed(names)}")
-    return members_conversion([name for name in names if name.lower().endswith(data[0])], data[0])
+    largest = max(data, key=lambda member: member.size)
+    suffix = _suffix(largest.name)
+    is_table = len(headers) == 1 and {_suffix(member.name) for member in data} == {suffix} <= WITH_HEADER
+    return members_conversion([member.name for member in data] if is_table else [largest.name], suffix)
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
 
 
 def members_conversion(names: Sequence[str], suffix: str) -> Conversion:
@@ -184,6 +203,8 @@ class _XmlSearch:
         if self._path:
             self._with_members.add(self._path)
         self._path = (*self._path, name.rpartition("}")[2])
+        if len(self._path) > _MAX_DEPTH:
+            raise BadData("elements are nested too deeply", where=f"line {self.parser.CurrentLineNumber}")
         self.counts[self._path] += 1
         if attributes:
             self._with_members.add(self._path)

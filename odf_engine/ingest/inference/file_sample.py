@@ -38,6 +38,7 @@ from odf_engine.filters.json_filter import find_items
 from odf_engine.ingest.inference.file_conversion import (
     FORMATS,
     SHEETS,
+    WITH_HEADER,
     Conversion,
     converted_beginning,
     find_conversion,
@@ -84,7 +85,6 @@ _FEATURES: Final = re.compile(rb'"type"\s*:\s*"FeatureCollection"')
 _WHOLE: Final = ("Json", "GeoJson", "Parquet")
 _ZIP: Final = b"PK\x03\x04"
 _GZIP: Final = b"\x1f\x8b"
-_WITH_HEADER: Final = (".csv", ".tsv")
 
 
 def find_data_files(folder: Path) -> list[tuple[str, int]]:
@@ -296,7 +296,7 @@ def _suffix(name: str) -> str:
 def parts_of_table(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> Conversion | None:
     """Return a filter for the members of an archive if all of them are CSV with the same header."""
     suffix = _suffix(entries[0].filename) if entries else ""
-    if len(entries) < 2 or suffix not in _WITH_HEADER:
+    if len(entries) < 2 or suffix not in WITH_HEADER:
         return None
     headers: set[bytes] = set()
     for entry in entries:
