@@ -21,6 +21,7 @@ _END: Final = "\x1e"
 """Values of the record below a block, which shows that no quoted value is open there."""
 _BLANK: Final = bytes([*range(10), *range(11, 33), *range(128, 256)])
 """Bytes of characters without a glyph, and all that are not ASCII."""
+_SPACES: Final = "\t\n\v\f\r\x1c\x1d\x1e\x1f "
 _MARKS: Final = frozenset(".,'_ \u00a0\u202f\u2019\u00b7")
 """Marks of numbers that occur in no other part of a number."""
 
@@ -63,7 +64,9 @@ class BlockConverter:
 
     def _parse(self, block: str) -> list[pa.Array] | None:
         options, width = self._options, self._columns.width
-        if not block.endswith("\n") or block.count("\r") != block.count("\r\n"):
+        if not block.endswith("\n") or len(block) > csv.field_size_limit():
+            return None
+        if "\r" in block and block.count("\r") != block.count("\r\n"):
             return None
         if any(special and special in block for special in (options.escape, options.comment)):
             return None
@@ -85,9 +88,7 @@ class BlockConverter:
                     double_quote=not options.escape,
                     newlines_in_values=True,
                 ),
-                pyarrow.csv.ConvertOptions(
-                    check_utf8=False, column_types=dict.fromkeys(names, pa.string())
-                ),
+                pyarrow.csv.ConvertOptions(check_utf8=False, column_types=dict.fromkeys(names, pa.string())),
             )
         except pa.ArrowInvalid:  # a record with another number of values
             return None
@@ -108,26 +109,39 @@ class BlockConverter:
 
     def _values(self, cells: list[pa.Array]) -> list[pa.Array]:
         flagged: list[pa.Array] = []
-        if len(self._nulls):
-            masks = [pc.is_in(pc.utf8_trim_whitespace(column), value_set=self._nulls) for column in cells]
+        if self._options.nulls or self._columns.flags:
+            masks = [self._null_mask(column) for column in cells]
             flagged = [pc.if_else(masks[at], cells[at], "") for at in self._columns.flags]
             cells = [pc.if_else(mask, "", column) for mask, column in zip(masks, cells, strict=True)]
         if self._convert is not None:
             cells = [self._plain_numbers(column) for column in cells]
         return cells + flagged
 
+    def _null_mask(self, column: pa.Array) -> pa.Array | pa.Scalar:
+        data = _data(column)
+        if not any(text.encode() in data for text in self._options.nulls):
+            return pa.scalar(False)
+        return pc.is_in(_trimmed(column, data), value_set=self._nulls)
+
     def _plain_numbers(self, column: pa.Array) -> pa.Array:
         assert self._convert is not None
         options, data = self._options, _data(column)
         if self._number is None or not data.isascii():
             return pa.array(map(self._convert, column.to_pylist()), pa.string())
-        trimmed = plain = pc.utf8_trim_whitespace(column)
-        for mark, other in ((options.thousands, ""), (options.decimal, ".")):
-            if mark and mark.encode() in data:
-                plain = pc.replace_substring(plain, mark, other)
-        if plain.equals(column):
+        plain = _trimmed(column, data)
+        marks = [
+            (mark, other)
+            for mark, other in ((options.thousands, ""), (options.decimal, "."))
+            if mark and mark.encode() in data
+        ]
+        if not marks and plain.equals(column):
             return column
-        return pc.if_else(pc.match_substring_regex(trimmed, self._number), plain, column)
+        mask = pc.match_substring_regex(plain, self._number)
+        if not mask.true_count:
+            return column
+        for mark, other in marks:
+            plain = pc.replace_substring(plain, mark, other)
+        return pc.if_else(mask, plain, column)
 
     def _unpivoted(self, cells: list[pa.Array]) -> pa.Buffer:
         columns, quoted = self._columns, _quoted(cells)
@@ -138,7 +152,7 @@ class BlockConverter:
             end = pc.binary_join_element_wise(quoted[at], "\n", "")
             row = pc.binary_join_element_wise(*common, names[at][0], end, ",")
             rows.append(pc.if_else(pc.equal(cells[at], ""), None, row))
-        return _buffer(pc.binary_join_element_wise(*rows, "", null_handling="skip"))
+        return _joined(pc.binary_join_element_wise(*rows, "", null_handling="skip"))
 
 
 def _plain_number_pattern(options: CsvOptions) -> str | None:
@@ -154,7 +168,7 @@ def _lines(cells: Sequence[pa.Array]) -> pa.Buffer:
     """Return the rows as CSV."""
     quoted = _quoted(cells)
     quoted[-1] = pc.binary_join_element_wise(quoted[-1], "\n", "")
-    return _buffer(pc.binary_join_element_wise(*quoted, ","))
+    return _joined(pc.binary_join_element_wise(*quoted, ","))
 
 
 def _quoted(cells: Sequence[pa.Array]) -> list[pa.Array]:
@@ -173,11 +187,18 @@ def _quoted(cells: Sequence[pa.Array]) -> list[pa.Array]:
     return result
 
 
-def _buffer(texts: pa.Array) -> pa.Buffer:
+def _trimmed(column: pa.Array, data: bytes) -> pa.Array:
+    """Return texts without white space at both ends, as ``str.strip``; ``data`` are their bytes."""
+    return pc.ascii_trim(column, _SPACES) if data.isascii() else pc.utf8_trim_whitespace(column)
+
+
+def _joined(texts: pa.Array) -> pa.Buffer:
     """Return the texts of a new array, one after the other."""
-    return texts.buffers()[2] or pa.py_buffer(b"")
+    size = pc.sum(pc.binary_length(texts)).as_py() or 0
+    return texts.buffers()[2].slice(0, size) if size else pa.py_buffer(b"")
 
 
 def _data(texts: pa.Array) -> bytes:
     """Return the bytes that the texts of an array are part of."""
-    return _buffer(texts).to_pybytes()
+    buffer = texts.buffers()[2]
+    return b"" if buffer is None else buffer.to_pybytes()
