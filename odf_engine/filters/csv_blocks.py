@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
+
+from odf_engine.base.arrow import pa, pc
 
 if TYPE_CHECKING:
     from odf_engine.filters.csv_filter import Columns, CsvOptions

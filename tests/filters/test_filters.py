@@ -19,7 +19,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, OdfError, UsageError
@@ -60,6 +60,7 @@ RAW_CELLS = st.one_of(
         lambda text: '"' + text.replace('"', '""') + '"'
     ),
 )
+SEMICOLON = ("--separator", ";")
 CSV_OPTIONS = st.tuples(
     st.sampled_from([",", ",", ";", r"\t", "||", "é"]).map(lambda text: ["--separator", text]),
     st.sampled_from([[], ["--quote", "'"], ["--quote", ""], ["--escape", "\\"]]),
@@ -86,6 +87,14 @@ CSV_OPTIONS = st.tuples(
     st.sampled_from(["\n", "\n", "\r\n", "\r"]),
     st.integers(1, 40),
 )
+@example([["a", "b"], ["\\,", "c"]], ([*SEMICOLON], ["--escape", "\\"], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ["", "Total"]], ([*SEMICOLON], [], ["--until", "^T"], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1"', "2"]], ([*SEMICOLON], ["--quote", ""], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1||2"', "3"]], (["--separator", "||"], [], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ["٣,5", "2"]], ([*SEMICOLON], [], [], ["--decimal", ","], [], [], []), "\n", 4)
+@example([["a", "b"], ["#1", "2"]], ([*SEMICOLON], [], ["--comment", "#"], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1\r\n2"', "3"]], ([*SEMICOLON], [], [], [], [], [], []), "\r\n", 4)
+@example([["a", "b"], ["1\r2", "3"]], ([*SEMICOLON], [], [], [], [], [], []), "\n", 4)
 @settings(deadline=None, max_examples=400)
 def test_blocks_are_converted_as_records(
     rows: list[list[str]], options: Sequence[Sequence[str]], end: str, size: int
