@@ -58,14 +58,13 @@ class BlockConverter:
         if cells is None or (self._until is not None and self._may_end(cells[0])):
             return None
         cells = self._values(cells)
-        output = (self._unpivoted if self._columns.turned else _lines)(cells)
-        # Whether a carriage return is quoted depends on the release of Python.
-        return None if "\r" in block and b"\r" in memoryview(output).tobytes() else output
+        return (self._unpivoted if self._columns.turned else _lines)(cells)
 
     def _parse(self, block: str) -> list[pa.Array] | None:
         options, width = self._options, self._columns.width
         if not block.endswith("\n") or len(block) > csv.field_size_limit():
             return None
+        # Lines may also end with a lone carriage return; whether csv quotes it depends on the release of Python.
         if "\r" in block and block.count("\r") != block.count("\r\n"):
             return None
         if any(special and special in block for special in (options.escape, options.comment)):

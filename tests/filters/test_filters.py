@@ -94,7 +94,8 @@ CSV_OPTIONS = st.tuples(
 @example([["a", "b"], ["٣,5", "2"]], ([*SEMICOLON], [], [], ["--decimal", ","], [], [], []), "\n", 4)
 @example([["a", "b"], ["#1", "2"]], ([*SEMICOLON], [], ["--comment", "#"], [], [], [], []), "\n", 4)
 @example([["a", "b"], ['"1\r\n2"', "3"]], ([*SEMICOLON], [], [], [], [], [], []), "\r\n", 4)
-@example([["a", "b"], ["1\r2", "3"]], ([*SEMICOLON], [], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ["1", "2\r3", "4"], ["5"]], ([*SEMICOLON], [], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1""2"', "3"]], ([*SEMICOLON], ["--escape", "\\"], [], [], [], [], []), "\n", 4)
 @settings(deadline=None, max_examples=400)
 def test_blocks_are_converted_as_records(
     rows: list[list[str]], options: Sequence[Sequence[str]], end: str, size: int
