@@ -64,7 +64,7 @@ class BlockConverter:
         options, width = self._options, self._columns.width
         if not block.endswith("\n") or len(block) > csv.field_size_limit():
             return None
-        # Lines may also end with a lone carriage return; whether csv quotes it depends on the release of Python.
+        # Whether csv quotes a lone carriage return depends on the release of Python.
         if "\r" in block and block.count("\r") != block.count("\r\n"):
             return None
         if any(special and special in block for special in (options.escape, options.comment)):

@@ -75,7 +75,8 @@ def write_decimal_commas(source: Path, target: Path) -> None:
     """Write a CSV file with semicolons, and with commas in its numbers."""
     with source.open() as lines, target.open("w") as file:
         for line in lines:
-            file.write(line.replace(",", ";").replace(".", ","))
+            moment, *values = line.split(",")
+            file.write(";".join([moment, *(value.replace(".", ",") for value in values)]))
 
 
 def write_sheet(path: Path, rows: int) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def run_server(pages: int) -> Iterator[str]:
         process = SPAWN.Process(target=serve, args=(listener, url, pages), daemon=True)
         process.start()
         try:
+            with urllib.request.urlopen(url) as response:  # the process has started
+                response.read()
             yield url
         finally:
             process.terminate()
