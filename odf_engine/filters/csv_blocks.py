@@ -6,14 +6,12 @@ import csv
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow.csv
 
 from odf_engine.base.arrow import pa, pc
-
-if TYPE_CHECKING:
-    from odf_engine.filters.csv_filter import Columns, CsvOptions
+from odf_engine.filters.csv_options import Columns, CsvOptions
 
 _SEPARATOR: Final = "\x1f"
 """Replaces a separator that Arrow does not support."""

@@ -22,7 +22,8 @@ from typing import BinaryIO, Final
 from odf_engine.base.config import PrepareConfig
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
-from odf_engine.filters.csv_filter import CsvOptions, RecordReader
+from odf_engine.filters.csv_filter import RecordReader
+from odf_engine.filters.csv_options import CsvOptions
 from odf_engine.filters.text_input import open_text
 
 _CHUNK: Final = 1 << 18
