@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import functools
 import io
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.errors import BadData, UsageError
+from odf_engine.filters.csv_options import Columns, CsvOptions
 from odf_engine.filters.text_input import compile_pattern, decoding_error, open_text
 
+if TYPE_CHECKING:
+    from odf_engine.filters import csv_blocks
+else:
+    csv_blocks = LazyModule("odf_engine.filters.csv_blocks")  # imports Arrow, which takes 200 ms
+
+_BLOCK: Final = 1 << 20
 _MAX_CELL: Final = 1 << 26
 _MAX_NOTES: Final = 20
 """Number of records below a table that are notes. More of them are reported."""
@@ -21,53 +30,6 @@ _MARK: Final = "\uffff"
 """Replaces a separator of several characters, which the reader of CSV does not support. No text has it."""
 Record = tuple[int, list[str]]
 """A record and its first line, from 1."""
-
-
-@dataclass(frozen=True)
-class CsvOptions:
-    """Options of the filter.
-
-    Attributes:
-        separator: the separator, of one or more characters.
-        quote: the character around values, or "" if there is none.
-        escape: the character before a quote inside a value, or "" if the quote is doubled.
-        encoding: the encoding, or "" to detect it.
-        skip: number of records before the header.
-        header_rows: number of records of the header, whose texts are joined.
-        names: names of the columns, in place of those in the header.
-        until: pattern of the first value of the record after the table, or "".
-        drop_last: number of records at the end that are left out.
-        comment: start of records that are left out, or "".
-        stop_at_blank: whether the table ends at the first record without a value.
-        decimal, thousands: how numbers are written; "" if they are not rewritten.
-        nulls: texts that mean null.
-        flags: columns that get a column NAME_flag with the text that meant null.
-        ragged: what happens to records with another number of values.
-        drop_empty: whether records without a value, and columns at the end without a name, are left out.
-        unpivot: pattern of the names of columns that become rows, or "".
-        name, value: columns with the name and the value of such a column.
-    """
-
-    separator: str = ","
-    quote: str = '"'
-    escape: str = ""
-    encoding: str = ""
-    skip: int = 0
-    header_rows: int = 1
-    names: tuple[str, ...] = ()
-    until: str = ""
-    drop_last: int = 0
-    comment: str = ""
-    stop_at_blank: bool = False
-    decimal: str = ""
-    thousands: str = ""
-    nulls: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    ragged: Literal["error", "pad", "skip"] = "error"
-    drop_empty: bool = False
-    unpivot: str = ""
-    name: str = "name"
-    value: str = "value"
 
 
 def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
@@ -83,8 +45,8 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
     text = open_text(source, options.encoding)
     output = io.TextIOWrapper(target, "utf-8", newline="")
     try:
-        table = _Table(options)
-        csv.writer(output, lineterminator="\n").writerows(table.rows(read_records(text, options)))
+        table = _Table(options, output)
+        csv.writer(output, lineterminator="\n").writerows(table.rows(RecordReader(text, options)))
         output.flush()
     finally:
         output.detach()
@@ -95,35 +57,76 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
     return "; ".join(table.warnings)
 
 
-def read_records(text: io.TextIOWrapper, options: CsvOptions) -> Iterator[Record]:
-    """Yield the records of a CSV stream, also blank ones.
+class RecordReader:
+    """Reads the records of a CSV stream, also blank ones.
+
+    Attributes:
+        take: a function that may take complete lines between two records, which are not read then. It
+            returns whether it took them.
 
     Raises:
         UsageError: the separator, quote or escape is invalid.
-        BadData: it is not CSV, or not of the encoding.
     """
-    _check_dialect(options)
-    csv.field_size_limit(_MAX_CELL)
-    is_long = len(options.separator) > 1
-    reader = csv.reader(
-        (line.replace(options.separator, _MARK) for line in text) if is_long else text,
-        delimiter=_MARK if is_long else options.separator,
-        quotechar=options.quote or None,
-        quoting=csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE,
-        escapechar=options.escape or None,
-        doublequote=not options.escape,
-    )
-    line = 1
-    try:
-        for row in reader:
-            if is_long:
-                row = [cell.replace(_MARK, options.separator) for cell in row]
-            yield line, row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise BadData(f"invalid CSV: {error}", where=f"line {line}") from None
-    except UnicodeDecodeError as error:
-        raise decoding_error(error, reader.line_num) from None
+
+    def __init__(self, text: io.TextIOWrapper, options: CsvOptions) -> None:
+        _check_dialect(options)
+        csv.field_size_limit(_MAX_CELL)
+        self.take: Callable[[str], bool] | None = None
+        self._text = text
+        self._line, self._taken = 1, 0
+        self._separator = options.separator if len(options.separator) > 1 else ""
+        self._reader = csv.reader(
+            self._lines(),
+            delimiter=_MARK if self._separator else options.separator,
+            quotechar=options.quote or None,
+            quoting=csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE,
+            escapechar=options.escape or None,
+            doublequote=not options.escape,
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield the records.
+
+        Raises:
+            BadData: it is not CSV, or not of the encoding.
+        """
+        reader, separator = self._reader, self._separator
+        try:
+            for row in reader:
+                if separator:
+                    row = [cell.replace(_MARK, separator) for cell in row]
+                yield self._line, row
+                self._line = reader.line_num + self._taken + 1
+        except csv.Error as error:
+            raise BadData(f"invalid CSV: {error}", where=f"line {self._line}") from None
+        except UnicodeDecodeError as error:
+            raise decoding_error(error, reader.line_num + self._taken) from None
+
+    def _lines(self) -> Iterator[str]:
+        for block in _line_blocks(self._text):
+            is_between = self._line == self._reader.line_num + self._taken + 1
+            if is_between and self.take is not None and self.take(block):
+                lines = block.count("\n")
+                self._taken += lines
+                self._line += lines
+            elif self._separator:
+                yield from io.StringIO(block.replace(self._separator, _MARK), newline="")
+            else:
+                yield from io.StringIO(block, newline="")
+
+
+def _line_blocks(text: io.TextIOWrapper) -> Iterator[str]:
+    """Yield complete lines in blocks."""
+    decode = codecs.getincrementaldecoder(text.encoding)().decode
+    rest = ""
+    while data := text.buffer.read(_BLOCK):
+        rest += decode(data)
+        end = rest.rfind("\n") + 1 or rest.rfind("\r", 0, -1) + 1
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest := rest + decode(b"", final=True):
+        yield rest
 
 
 def _check_dialect(options: CsvOptions) -> None:
@@ -145,35 +148,28 @@ class _Table:
         warnings: other records that were left out.
     """
 
-    def __init__(self, options: CsvOptions) -> None:
-        self._options = options
+    def __init__(self, options: CsvOptions, output: io.TextIOWrapper) -> None:
+        self._options, self._output = options, output
         self.skipped = self.first_skipped = 0
         self.warnings: list[str] = []
         self._nulls = frozenset(options.nulls)
         self._convert = _number_converter(options.decimal, options.thousands)
+        self._until = compile_pattern(options.until, "--until") if options.until else None
 
-    def rows(self, records: Iterator[Record]) -> Iterator[list[str]]:
-        """Yield the header, and the rows."""
-        options = self._options
+    def rows(self, reader: RecordReader) -> Iterator[list[str]]:
+        """Yield the header, and the rows that are not written in blocks."""
+        options, records = self._options, iter(reader)
         names, first = self._header(records)
-        width = len(names)
-        flags = [self._column(names, name) for name in options.flags]
-        names += [f"{name}_flag" for name in options.flags]
-        kept, turned = list(range(len(names))), list[int]()
-        if options.unpivot:
-            pattern = compile_pattern(options.unpivot, "--unpivot")
-            turned = [at for at, name in enumerate(names[:width]) if pattern.search(name)]
-            if not turned:
-                raise UsageError(f"no column matches --unpivot {options.unpivot}")
-            kept = [at for at in kept if at not in turned]
-            yield [*(names[at] for at in kept), options.name, options.value]
-        else:
-            yield names
-        for line, record in self._body(records, first):
+        columns = self._find_columns(names)
+        width, names, flags, kept, turned = columns
+        yield [*(names[at] for at in kept), *([options.name, options.value] if turned else [])]
+        if not options.drop_last:
+            reader.take = self._block_writer(columns)
+        for line, record in self._body(reader, records, first):
             row = record if len(record) == width else self._fit(record, width, line)
             if row is None:
                 continue
-            if self._nulls or self._convert is not None:
+            if self._nulls or flags or self._convert is not None:
                 row = self._values(row, flags)
             if not turned:
                 yield row
@@ -182,6 +178,35 @@ class _Table:
             for at in turned:
                 if row[at]:
                     yield [*common, names[at], row[at]]
+
+    def _find_columns(self, names: Sequence[str]) -> Columns:
+        options = self._options
+        width = len(names)
+        flags = [self._column(names, name) for name in options.flags]
+        turned: list[int] = []
+        if options.unpivot:
+            pattern = compile_pattern(options.unpivot, "--unpivot")
+            turned = [at for at, name in enumerate(names) if pattern.search(name)]
+            if not turned:
+                raise UsageError(f"no column matches --unpivot {options.unpivot}")
+        kept = [at for at in range(width + len(flags)) if at not in turned]
+        return Columns(width, [*names, *(f"{name}_flag" for name in options.flags)], flags, kept, turned)
+
+    def _block_writer(self, columns: Columns) -> Callable[[str], bool]:
+        """Return a function that writes a block of lines if it has no special case."""
+
+        @functools.cache
+        def converter() -> csv_blocks.BlockConverter:
+            return csv_blocks.BlockConverter(self._options, columns, self._convert, self._until)
+
+        def write(block: str) -> bool:
+            data = converter().convert(block)
+            if data is not None:
+                self._output.flush()
+                self._output.buffer.write(data)
+            return data is not None
+
+        return write
 
     def _header(self, records: Iterator[Record]) -> tuple[list[str], Record | None]:
         """Return unique names of the columns, and the first record below them if it was read."""
@@ -213,23 +238,25 @@ class _Table:
     def _is_row(self, record: Sequence[str]) -> bool:
         return bool(record) and not self._is_comment(record)
 
-    def _body(self, records: Iterator[Record], first: Record | None) -> Iterator[Record]:
+    def _body(
+        self, reader: RecordReader, records: Iterator[Record], first: Record | None
+    ) -> Iterator[Record]:
         """Yield the records of the table."""
         options = self._options
         last: deque[Record] = deque()
         tests_empty = options.stop_at_blank or options.drop_empty
         comment, drop_last = options.comment, options.drop_last
-        until = compile_pattern(options.until, "--until") if options.until else None
+        until = self._until
         for line, record in chain([] if first is None else [first], records):
             if tests_empty and not any(cell.strip() for cell in record):
                 if options.stop_at_blank:
-                    self._end(line, records)
+                    self._end(line, reader, records)
                     break
                 continue
             if not record or (comment and self._is_comment(record)):
                 continue
             if until is not None and until.search(next(filter(None, map(str.strip, record)), "")):
-                self._end(line, records)
+                self._end(line, reader, records)
                 break
             if drop_last:
                 last.append((line, record))
@@ -238,8 +265,9 @@ class _Table:
                 line, record = last.popleft()
             yield line, record
 
-    def _end(self, line: int, records: Iterator[Record]) -> None:
+    def _end(self, line: int, reader: RecordReader, records: Iterator[Record]) -> None:
         """Count the records after the table: notes, or rows if the end is not where it was before."""
+        reader.take = None
         notes = sum(1 for _, record in records if any(map(str.strip, record)))
         if notes > _MAX_NOTES:
             self.warnings.append(f"left out {notes:,} records below the end of the table in line {line}")

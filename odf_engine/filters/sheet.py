@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from python_calamine import CalamineSheet, CalamineWorkbook
 
 _MAX_BYTES: Final = 1 << 30
+_BATCH: Final = 1000
+"""Number of rows that are converted together, column by column, since most columns have one type."""
 _ERRORS: Final = frozenset({"#N/A", "#REF!", "#DIV/0!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!"})
 _RANGE: Final = re.compile(r"([A-Z]{1,3})?(\d+)?(?::([A-Z]{1,3})?(\d+)?)?", re.IGNORECASE)
 
@@ -68,11 +70,9 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
     start = _Range(0 if options.all_rows else top, None, left, None)
     cells = _parse_range(options.range) if options.range else start
     output = io.TextIOWrapper(target, "utf-8", newline="")
-    write = csv.writer(output, lineterminator="\n").writerow
     rows = _rows(sheet, cells)
     if options.all_rows:
-        for row in rows:
-            write(map(_text, row))
+        csv.writer(output, lineterminator="\n").writerows(map(_text, row) for row in rows)
         output.detach()
         return
     header = [[_text(value) for value in next(rows, [])] for _ in range(options.header_rows)]
@@ -84,12 +84,9 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
             first = next(rows, [])
             header, rows = [[""] * len(first)], itertools.chain([first], rows)
         names = unique_names(join_header(header))
-        width = len(names)
-        write(names)
-        for row in rows:
-            values = [_text(value) for value in row]
-            if any(values):
-                write([*values, *[""] * (width - len(values))])
+        csv.writer(output, lineterminator="\n").writerow(names)
+        while batch := list(itertools.islice(rows, _BATCH)):
+            output.write(_to_csv(batch, len(names)))
         output.flush()
     finally:
         output.detach()
@@ -164,13 +161,13 @@ def _column_number(letters: str) -> int:
 
 
 def _rows(sheet: CalamineSheet, cells: _Range) -> Iterator[list[Any]]:
-    """Yield the rows of a range. The rows of the library begin at the first column with a value."""
-    margin = [""] * (sheet.start or (0, 0))[1]
-    for number, row in enumerate(sheet.iter_rows()):
-        if cells.last_row is not None and number >= cells.last_row:
-            return
-        if number >= cells.first_row:
-            yield [*margin, *row][cells.first_column : cells.last_column]
+    """Return the rows of a range. The rows of the library begin at the first column with a value."""
+    start = (sheet.start or (0, 0))[1]
+    rows = itertools.islice(sheet.iter_rows(), cells.first_row, cells.last_row)
+    if cells.first_column == start and cells.last_column is None:
+        return rows
+    margin = [""] * start
+    return ([*margin, *row][cells.first_column : cells.last_column] for row in rows)
 
 
 def _fill_merged(sheet: CalamineSheet, cells: _Range, header: list[list[str]]) -> None:
@@ -182,6 +179,32 @@ def _fill_merged(sheet: CalamineSheet, cells: _Range, header: list[list[str]]) -
         for at in range(row, min(bottom - cells.first_row + 1, len(header))):
             last = min(right - cells.first_column + 1, len(header[at]))
             header[at][column:last] = [header[row][column] if at == row else ""] * (last - column)
+
+
+def _to_csv(rows: Sequence[Sequence[Any]], width: int) -> str:
+    """Return the rows that are not empty as CSV."""
+    columns = list(map(_texts, itertools.zip_longest(*rows, fillvalue="")))
+    columns += [[""] * len(rows)] * (width - len(columns))
+    texts = list(filter(any, zip(*columns, strict=True)))
+    lines = "".join([f"{','.join(row)}\n" for row in texts])
+    commas, ends = lines.count(","), lines.count("\n")
+    if '"' not in lines and commas == len(texts) * (len(columns) - 1) and ends == len(texts):
+        return lines
+    output = io.StringIO()
+    csv.writer(output, lineterminator="\n").writerows(texts)
+    return output.getvalue()
+
+
+def _texts(column: Sequence[Any]) -> Sequence[str]:
+    """Return the texts of the values of a column."""
+    kinds = set(map(type, column))
+    if kinds == {str} and _ERRORS.isdisjoint(column):
+        return column
+    if kinds == {date}:
+        return list(map(date.isoformat, column))
+    if kinds == {float} and not any(map(float.is_integer, column)):
+        return list(map(repr, column))
+    return list(map(_text, column))
 
 
 def _text(value: Any) -> str:

@@ -22,7 +22,8 @@ from typing import BinaryIO, Final
 from odf_engine.base.config import PrepareConfig
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData
-from odf_engine.filters.csv_filter import CsvOptions, read_records
+from odf_engine.filters.csv_filter import RecordReader
+from odf_engine.filters.csv_options import CsvOptions
 from odf_engine.filters.text_input import open_text
 
 _CHUNK: Final = 1 << 18
@@ -206,7 +207,7 @@ def _write_with_names(members: Iterable[_Member], target: _LimitedOutput, column
     for member in members:
         with member.open() as content:
             try:
-                records = read_records(open_text(content), CsvOptions())
+                records = iter(RecordReader(open_text(content), CsvOptions()))
                 _, names = next(((line, row) for line, row in records if row), (0, []))
                 if header is None:
                     header = names

@@ -12,16 +12,18 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, OdfError, UsageError
-from odf_engine.filters import command_line
+from odf_engine.filters import command_line, csv_filter
 from odf_engine.filters.command_line import FILTERS, run_filter
 
 
@@ -47,6 +49,70 @@ def test_a_table_in_any_dialect_is_read_back(rows: list[list[str]], separator: s
     text = "\r\n".join(lines)
     result = run(text.encode(encoding), "csv", "--separator", separator)
     assert list(csv.reader(io.StringIO(result, newline=""))) == [names, *rows]
+
+
+RAW_CELLS = st.one_of(
+    st.text(st.sampled_from("ab,;|\t'\"\\#0 é"), max_size=4),
+    st.sampled_from(
+        ["", "7", "-1.234,5", "1,5", " 2 ", "1 234", "x", "<5", " ", "\u00a0", "Total", "\x1c", "٣"]
+    ),
+    st.text(st.sampled_from("ab\"\n\r ,'\x1f\x1e"), max_size=5).map(
+        lambda text: '"' + text.replace('"', '""') + '"'
+    ),
+)
+SEMICOLON = ("--separator", ";")
+CSV_OPTIONS = st.tuples(
+    st.sampled_from([",", ",", ";", r"\t", "||", "é"]).map(lambda text: ["--separator", text]),
+    st.sampled_from([[], ["--quote", "'"], ["--quote", ""], ["--escape", "\\"]]),
+    st.sampled_from([[], [], ["--stop-at-blank"], ["--drop-empty"], ["--until", "^T"], ["--comment", "#"]]),
+    st.sampled_from([[], ["--decimal", ","], ["--decimal", ",", "--thousands", "."], ["--thousands", " "]]),
+    st.sampled_from([[], ["--null", "<5", "--null", "x"], ["--null", "", "--flag", "a"]]),
+    st.sampled_from([[], [], ["--ragged", "pad"], ["--ragged", "skip"], ["--drop-last", "2"]]),
+    st.sampled_from([[], [], ["--unpivot", "[bc]"]]),
+)  # fmt: skip
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda width: st.lists(
+            st.one_of(
+                st.lists(RAW_CELLS, min_size=width, max_size=width),
+                st.lists(RAW_CELLS, min_size=width, max_size=width),
+                st.lists(RAW_CELLS, max_size=4),
+            ),
+            max_size=8,
+        ).map(lambda rows: [list("abc"[:width]), *rows])
+    ),
+    CSV_OPTIONS,
+    st.sampled_from(["\n", "\n", "\r\n", "\r"]),
+    st.integers(1, 40),
+)
+@example([["a", "b"], ["\\,", "c"]], ([*SEMICOLON], ["--escape", "\\"], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ["", "Total"]], ([*SEMICOLON], [], ["--until", "^T"], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1"', "2"]], ([*SEMICOLON], ["--quote", ""], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1||2"', "3"]], (["--separator", "||"], [], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ["٣,5", "2"]], ([*SEMICOLON], [], [], ["--decimal", ","], [], [], []), "\n", 4)
+@example([["a", "b"], ["#1", "2"]], ([*SEMICOLON], [], ["--comment", "#"], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1\r\n2"', "3"]], ([*SEMICOLON], [], [], [], [], [], []), "\r\n", 4)
+@example([["a", "b"], ["1", "2\r3", "4"], ["5"]], ([*SEMICOLON], [], [], [], [], [], []), "\n", 4)
+@example([["a", "b"], ['"1""2"', "3"]], ([*SEMICOLON], ["--escape", "\\"], [], [], [], [], []), "\n", 4)
+@settings(deadline=None, max_examples=400)
+def test_blocks_are_converted_as_records(
+    rows: list[list[str]], options: Sequence[Sequence[str]], end: str, size: int
+) -> None:
+    arguments = ["csv", *chain.from_iterable(options)]
+    separator = options[0][1].replace(r"\t", "\t")
+    data = end.join(separator.join(row) for row in [*rows, []]).encode()
+
+    def result(block: int) -> str:
+        target = io.BytesIO()
+        with mock.patch.object(csv_filter, "_BLOCK", block):
+            try:
+                return run_filter(arguments, io.BytesIO(data), target) + target.getvalue().decode()
+            except OdfError as error:
+                return str(error)
+
+    assert result(size) == result(1 << 20)
 
 
 @pytest.mark.parametrize(
