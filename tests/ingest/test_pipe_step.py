@@ -14,7 +14,7 @@ from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, Uns
 from odf_engine.ingest import prep_step
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, run_pipe
 from odf_engine.isolation.namespaces import PROGRAMS, MountSandbox, Program, unavailable_reason
-from odf_engine.isolation.sandbox_process import kernel_limits
+from odf_engine.isolation.sandbox_process import kernel_limits, python_paths
 from odf_engine.metadata.model import Pipe
 from tests.ingest.recorder import Recorder
 from tests.waiting import is_running, wait_until
@@ -81,9 +81,8 @@ def test_a_filter_runs_without_the_odf_of_the_path(
 def test_a_filter_has_no_network_and_reads_no_other_files(
     source: Path, reporter: Recorder, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (
-        reason := unavailable_reason(program, MountSandbox({}, {}, kernel_limits(SandboxConfig())))
-    ) is not None:
+    sandbox = MountSandbox({path: path for path in python_paths()}, {}, kernel_limits(SandboxConfig()))
+    if (reason := unavailable_reason(program, sandbox)) is not None:
         pytest.skip(reason)
     limits = PrepareLimits(sandbox=SandboxConfig(program=program))
     folder = source.parent / "scratch"
@@ -100,6 +99,11 @@ def test_a_filter_has_no_network_and_reads_no_other_files(
     assert ran.stdout.split() in (
         ["False", "True", name] for name in ("ConnectionRefusedError", "OSError")
     ), ran
+    source.write_text("a;b\n" + "1,5;2\n" * 400_000)  # several blocks
+    step = Pipe(["odf", "filter", "csv", "--separator", ";", "--decimal", ","])
+    target = source.parent / "target"
+    run_pipe(step, PreparedFile(source, "x.csv"), source.parent, target, reporter, limits)
+    assert target.read_text() == "a,b\n" + "1.5,2\n" * 400_000
 
 
 def test_stderr_lines_are_logged_and_bounded(source: Path, reporter: Recorder) -> None:
