@@ -333,7 +333,7 @@ def test_a_new_column_of_a_file_is_added_by_one_command(fresh: Odf, tmp_path: Pa
 
     updated = fresh(*command.split()[1:])
     assert (updated.code, updated.out) == (0, preview.out)
-    assert updated.err.endswith("updated cities: 2 blocks\nwrote the new columns to cities.yaml\n")
+    assert updated.err.endswith("updated cities: 2 blocks\nwrote the changes to cities.yaml\n")
     wanted = CITIES.replace("# as it is spelled\n", "# as it is spelled\n          - people BIGINT\n")
     wanted = wanted.replace("AS city FROM", "AS city, people FROM")
     assert manifest.read_text() == wanted

@@ -185,9 +185,9 @@ class DefinitionUpdate:
             change = self.workspace.manifest_change(dataset, result.definition, keeps_comments=True)
             if change is not None:
                 self.workspace.write_manifest(change)
-                print_note(f"wrote the new columns to {file or change.path}")
-        except OdfError as error:  # The columns are committed.
-            print_note(f"the new columns were not written to the manifest: {error}")
+                print_note(f"wrote the changes to {file or change.path}")
+        except OdfError as error:  # The changes are committed.
+            print_note(f"the changes were not written to the manifest: {error}")
 
     def _accepts_source_columns(self, update: PlannedUpdate) -> bool:
         """Return whether the worker has to find the new columns of the sources of a root dataset."""
