@@ -96,10 +96,12 @@ def _parser(name: str, summary: str) -> argparse.ArgumentParser:
             add("--comment", default="", metavar="TEXT", help="leave out lines that start with this text")
             add("--drop-last", type=_number, default=0, metavar="N", help="leave out the last N lines")
             add("--stop-at-blank", action="store_true", help="end at the first blank line")
+            _add_locate(add)
         case "sheet":
             add("--sheet", default="", metavar="NAME|N", help="the sheet; by default the first one")
             add("--range", default="", metavar="A5:F", help="the cells; by default all")
             add("--header-rows", type=_number, default=1, metavar="N", help="rows of the header, joined")
+            _add_locate(add)
             add("--list", dest="lists", action="store_true", help="the sheets, and the sizes of their tables")
             add("--all-rows", action="store_true", help="all rows as they are, without a header")
         case "json":
@@ -151,6 +153,12 @@ def _add_csv(add: Callable[..., object]) -> None:
     add("--unpivot", default="", metavar="REGEX", help="turn these columns into rows")
     add("--name", default="name", metavar="COLUMN", help="the column with the name of such a column")
     add("--value", default="value", metavar="COLUMN", help="the column with its value")
+    _add_locate(add)
+
+
+def _add_locate(add: Callable[..., object]) -> None:
+    help_text = "only print which line or row of the input line N of the output comes from"
+    add("--locate", type=_number, default=0, metavar="N", help=help_text)
 
 
 class _Append(argparse.Action):

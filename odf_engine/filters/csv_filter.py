@@ -8,7 +8,7 @@ import functools
 import io
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -26,6 +26,7 @@ _BLOCK: Final = 1 << 20
 _MAX_CELL: Final = 1 << 26
 _MAX_NOTES: Final = 20
 """Number of records below a table that are notes. More of them are reported."""
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _MARK: Final = "\uffff"
 """Replaces a separator of several characters, which the reader of CSV does not support. No text has it."""
 Record = tuple[int, list[str]]
@@ -46,6 +47,10 @@ def filter_csv(source: BinaryIO, target: BinaryIO, options: CsvOptions) -> str:
     output = io.TextIOWrapper(target, "utf-8", newline="")
     try:
         table = _Table(options, output)
+        if options.locate:
+            output.write(table.locate(RecordReader(text, options)))
+            output.flush()
+            return ""
         csv.writer(output, lineterminator="\n").writerows(table.rows(RecordReader(text, options)))
         output.flush()
     finally:
@@ -146,15 +151,25 @@ class _Table:
         skipped: number of records that were left out because of the number of their values.
         first_skipped: the line of the first of them.
         warnings: other records that were left out.
+        line: the line of the record of the last row.
     """
 
     def __init__(self, options: CsvOptions, output: io.TextIOWrapper) -> None:
         self._options, self._output = options, output
-        self.skipped = self.first_skipped = 0
+        self.skipped = self.first_skipped = self.line = 0
         self.warnings: list[str] = []
         self._nulls = frozenset(options.nulls)
         self._convert = _number_converter(options.decimal, options.thousands)
         self._until = compile_pattern(options.until, "--until") if options.until else None
+
+    def locate(self, reader: RecordReader) -> str:
+        """Return the place of the record of an output line, or "" for the header or a line that is absent."""
+        end = 1
+        for row in self.rows(reader):
+            end += count_lines(row)
+            if end > self._options.locate:
+                return f"line {self.line}" if self.line else ""
+        return ""
 
     def rows(self, reader: RecordReader) -> Iterator[list[str]]:
         """Yield the header, and the rows that are not written in blocks."""
@@ -163,12 +178,13 @@ class _Table:
         columns = self._find_columns(names)
         width, names, flags, kept, turned = columns
         yield [*(names[at] for at in kept), *([options.name, options.value] if turned else [])]
-        if not options.drop_last:
+        if not options.drop_last and not options.locate:
             reader.take = self._block_writer(columns)
         for line, record in self._body(reader, records, first):
             row = record if len(record) == width else self._fit(record, width, line)
             if row is None:
                 continue
+            self.line = line
             if self._nulls or flags or self._convert is not None:
                 row = self._values(row, flags)
             if not turned:
@@ -302,6 +318,11 @@ class _Table:
         if name not in names:
             raise UsageError(f"column '{name}' not found", hint=f"columns: {', '.join(names)}")
         return names.index(name)
+
+
+def count_lines(row: Iterable[str]) -> int:
+    """Return the number of lines of a record that is written as CSV."""
+    return 1 + sum(len(_LINE_END.findall(cell)) for cell in row)
 
 
 def join_header(header: Sequence[Sequence[str]]) -> list[str]:

@@ -30,6 +30,7 @@ class CsvOptions:
         drop_empty: whether records without a value, and columns at the end without a name, are left out.
         unpivot: pattern of the names of columns that become rows, or "".
         name, value: columns with the name and the value of such a column.
+        locate: number of a line of the output, whose line in the input is written instead, or 0.
     """
 
     separator: str = ","
@@ -52,6 +53,7 @@ class CsvOptions:
     unpivot: str = ""
     name: str = "name"
     value: str = "value"
+    locate: int = 0
 
 
 class Columns(NamedTuple):

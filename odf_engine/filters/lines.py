@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO
 
 from odf_engine.errors import BadData
@@ -22,6 +23,7 @@ class LineOptions:
         comment: start of lines that are left out, or "".
         drop_last: number of lines at the end that are left out.
         stop_at_blank: whether the text ends at the first blank line after the first written one.
+        locate: number of a line of the output, whose line in the input is written instead, or 0.
     """
 
     skip: int = 0
@@ -30,6 +32,7 @@ class LineOptions:
     comment: str = ""
     drop_last: int = 0
     stop_at_blank: bool = False
+    locate: int = 0
 
 
 def filter_lines(source: BinaryIO, target: BinaryIO, options: LineOptions) -> None:
@@ -39,8 +42,12 @@ def filter_lines(source: BinaryIO, target: BinaryIO, options: LineOptions) -> No
         UsageError: a pattern is invalid.
         BadData: no line matches ``start``.
     """
+    if options.locate:
+        at = next(islice(_selected(source, options), options.locate - 1, None), None)
+        target.write(b"" if at is None else f"line {at[0]}".encode())
+        return
     last: deque[bytes] = deque()
-    for line in _selected(source, options):
+    for _, line in _selected(source, options):
         if not options.drop_last:
             target.write(line)
             continue
@@ -50,7 +57,8 @@ def filter_lines(source: BinaryIO, target: BinaryIO, options: LineOptions) -> No
     target.flush()
 
 
-def _selected(source: BinaryIO, options: LineOptions) -> Iterator[bytes]:
+def _selected(source: BinaryIO, options: LineOptions) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, from 1."""
     start = compile_pattern(options.start.encode(), "--from") if options.start else None
     until = compile_pattern(options.until.encode(), "--until") if options.until else None
     comment = options.comment.encode()
@@ -69,6 +77,6 @@ def _selected(source: BinaryIO, options: LineOptions) -> Iterator[bytes]:
         if options.stop_at_blank and not is_first and not line.strip():
             return
         is_first = False
-        yield line
+        yield number + 1, line
     if start is not None:
         raise BadData(f"no line matches --from {options.start}")

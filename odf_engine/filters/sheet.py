@@ -13,7 +13,7 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from odf_engine.errors import BadData, UsageError
-from odf_engine.filters.csv_filter import join_header, unique_names
+from odf_engine.filters.csv_filter import count_lines, join_header, unique_names
 
 if TYPE_CHECKING:
     from python_calamine import CalamineSheet, CalamineWorkbook
@@ -36,6 +36,7 @@ class SheetOptions:
         all_rows: whether all rows of the sheet are written as they are, also empty ones, without a header.
         lists: whether the names of the visible sheets are written instead, with the number of their values,
             and of values in rows with several values.
+        locate: number of a line of the output, whose row in the sheet is written instead, or 0.
     """
 
     sheet: str = ""
@@ -43,6 +44,7 @@ class SheetOptions:
     header_rows: int = 1
     all_rows: bool = False
     lists: bool = False
+    locate: int = 0
 
 
 class _Range(NamedTuple):
@@ -69,8 +71,12 @@ def filter_sheet(source: BinaryIO, target: BinaryIO, options: SheetOptions) -> N
     top, left = sheet.start or (0, 0)
     start = _Range(0 if options.all_rows else top, None, left, None)
     cells = _parse_range(options.range) if options.range else start
-    output = io.TextIOWrapper(target, "utf-8", newline="")
     rows = _rows(sheet, cells)
+    if options.locate:
+        first = 0 if options.all_rows else options.header_rows
+        target.write(_locate(sheet.name, rows, cells.first_row + 1, first, options.locate).encode())
+        return
+    output = io.TextIOWrapper(target, "utf-8", newline="")
     if options.all_rows:
         csv.writer(output, lineterminator="\n").writerows(map(_text, row) for row in rows)
         output.detach()
@@ -179,6 +185,25 @@ def _fill_merged(sheet: CalamineSheet, cells: _Range, header: list[list[str]]) -
         for at in range(row, min(bottom - cells.first_row + 1, len(header))):
             last = min(right - cells.first_column + 1, len(header[at]))
             header[at][column:last] = [header[row][column] if at == row else ""] * (last - column)
+
+
+def _locate(sheet: str, rows: Iterator[list[Any]], row: int, header_rows: int, line: int) -> str:
+    """Return the place of the row of a line of the output, or "" for the header or an absent line.
+
+    Args:
+        sheet: the sheet name.
+        rows: the rows.
+        row: the number of the first one, from 1.
+        header_rows: the number of header rows, or 0 if every row is written, also an empty one.
+        line: the line, from 1.
+    """
+    end = 2 if header_rows else 1
+    for number, values in enumerate(itertools.islice(rows, header_rows, None), row + header_rows):
+        texts = list(map(_text, values))
+        end += count_lines(texts) if not header_rows or any(texts) else 0
+        if end > line:
+            return f"sheet {sheet}, row {number}" if line > 1 or not header_rows else ""
+    return ""
 
 
 def _to_csv(rows: Sequence[Sequence[Any]], width: int) -> str:

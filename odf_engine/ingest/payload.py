@@ -56,6 +56,7 @@ from odf_engine.ingest.result_schema import (
     operation_column,
     result_schema,
 )
+from odf_engine.ingest.source_lines import SourceLines
 from odf_engine.ingest.write_progress import WriteProgress
 from odf_engine.metadata.model import (
     AddData,
@@ -237,7 +238,10 @@ class PayloadJob:
         try:
             with self._infer_hint():
                 prepared = self.prepare_file()
-            with excerpts(prepared.path, prepared.name, getattr(self._source.read, "encoding", None)):
+            with (
+                self._source_lines().in_errors(prepared),
+                excerpts(prepared.path, prepared.name, getattr(self._source.read, "encoding", None)),
+            ):
                 staged = self._stage_valid_rows(prepared)
             self.payload.check_unchanged()
             yield staged
@@ -385,13 +389,16 @@ class PayloadJob:
         Raises:
             OdfError: a step failed.
         """
-        payload = self.payload
-        steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
-        if steps:
+        lines = self._source_lines()
+        if lines.steps:
             self._reporter.phase("prepare")
+        return prepare(lines.steps, lines.fetched, lines.root, lines.folder, lines.reporter, lines.limits)
+
+    def _source_lines(self) -> SourceLines:
+        steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
+        file = PreparedFile(self.payload.path, self.payload.name)
         limits = PrepareLimits.of(self._config)
-        file = PreparedFile(payload.path, payload.name)
-        return prepare(steps, file, self._root, self._folder, self._reporter, limits)
+        return SourceLines(steps or (), file, self._root, self._folder, self._reporter, limits)
 
     def _read(self, prepared: PreparedFile) -> ReadPlan | None:
         reporter = self._reporter

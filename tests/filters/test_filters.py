@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import openpyxl
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -400,7 +401,7 @@ def test_no_option_of_a_filter_is_a_file() -> None:
     known = {
         "skip", "start", "until", "comment", "drop_last", "stop_at_blank", "sheet", "range",
         "header_rows",
-        "all_rows", "lists",
+        "all_rows", "locate", "lists",
         "items", "flatten", "row", "widths", "names", "encoding", "member", "member_column", "separator",
         "quote", "escape", "decimal", "thousands", "nulls", "flags", "ragged", "drop_empty", "unpivot",
         "name", "value", "help",
@@ -409,3 +410,59 @@ def test_no_option_of_a_filter_is_a_file() -> None:
         parser = command_line._parser(name, described.summary)
         assert {action.dest for action in parser._actions} <= known
         assert not parser.fromfile_prefix_chars
+
+
+@given(
+    records=st.lists(st.sampled_from(["", "#note", "row", "two\nlines", "total"]), min_size=1, max_size=12),
+    title=st.booleans(),
+    options=st.lists(
+        st.sampled_from(
+            ["--drop-empty", "--comment=#", "--until=^total", "--drop-last=2", "--unpivot=^[bc]$"]
+        ),
+        unique=True,
+    ),
+)
+def test_csv_locates_the_input_line_of_each_output_line(
+    records: list[str], title: bool, options: list[str]
+) -> None:
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    output.write("A title\n" if title else "")
+    writer.writerow(["a", "b", "c"])
+    for at, text in enumerate(records):
+        if text == "#note":
+            output.write(f"#note {at}\n")
+        else:
+            writer.writerow([f"{text} id{at}." if text else "", f"id{at}." if text else "", ""])
+    data = output.getvalue()
+    lines = data.split("\n")
+    arguments = ["csv", *(["--skip", "1"] if title else []), *options, "--ragged", "skip"]
+    header, *rows = csv.reader(io.StringIO(run(data, *arguments), newline=""))
+    assert run(data, *arguments, "--locate", "1") == "", header
+    line = 2
+    for row in rows:
+        place = run(data, *arguments, "--locate", str(line))
+        first = int(place.removeprefix("line "))
+        wanted = next((cell.split()[-1] for cell in row if "id" in cell), "")
+        assert wanted in "\n".join(lines[first - 1 : first + 1])
+        line += 1 + row[0].count("\n")
+    assert run(data, *arguments, "--locate", str(line)) == ""
+
+
+def test_sheet_and_lines_locate_the_input_of_an_output_line() -> None:
+    book = openpyxl.Workbook()
+    sheet: Any = book.active
+    sheet.title = "Cases"
+    for row in [["Report"], [None], ["area", "n"], [None, None], ["A", "two\nlines"], [None], ["B", 2]]:
+        sheet.append(row)
+    data = io.BytesIO()
+    book.save(data)
+    book_bytes = data.getvalue()
+    places = [run(book_bytes, "sheet", "--all-rows", "--locate", str(line)) for line in range(1, 10)]
+    rows = [1, 2, 3, 4, 5, 5, 6, 7]
+    assert places == [*(f"sheet Cases, row {row}" for row in rows), ""]
+    places = [run(book_bytes, "sheet", "--range", "A3", "--locate", str(line)) for line in range(1, 6)]
+    assert places == ["", *(f"sheet Cases, row {row}" for row in (5, 5, 7)), ""]
+    text = "title\na\n# b\nc\n"
+    arguments = ("lines", "--skip", "1", "--comment", "#", "--locate")
+    assert [run(text, *arguments, str(line)) for line in (1, 2, 3)] == ["line 2", "line 4", ""]

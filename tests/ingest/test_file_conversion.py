@@ -162,6 +162,31 @@ def test_sheet_that_requires_too_much_memory_ends_only_its_filter(pulled: Pulled
         pulled.pull()
 
 
+def test_errors_of_later_steps_name_the_place_in_the_file(pulled: Pulled) -> None:
+    book = openpyxl.Workbook()
+    sheet: Any = book.active
+    for row in [["Report"], [None], ["area", "cases"], ["A", 1], [None], ["B", "many"]]:
+        sheet.append(row)
+    output = io.BytesIO()
+    book.save(output)
+    pulled.write("book.xlsx", output.getvalue())
+    pulled.write("report.csv", "Report;\n\narea;cases\n# note\nA;1\nB;many\n")
+    for name, filters, place in (
+        ("report.csv", "csv, --separator, ;, --skip, '2', --comment, '#'", "report.csv: line 6"),
+        ("book.xlsx", "sheet, --all-rows|csv, --skip, '2', --drop-empty", "book.xlsx: sheet Sheet, row 6"),
+    ):
+        steps = ", ".join(f"{{kind: Pipe, command: [odf, filter, {words}]}}" for words in filters.split("|"))
+        pulled.add(
+            f"fetch: {{kind: Url, url: 'file:{name}'}}\nprepare: [{steps}]\n"
+            "read: {kind: Csv, header: true, schema: [area STRING, cases BIGINT]}\nmerge: {kind: Append}",
+            name=name.replace(".", "-"),
+        )
+        with pytest.raises(BadData) as caught:
+            pulled.pull()
+        assert caught.value.where == f'{place}, column "cases"'
+        assert caught.value.excerpt == ("6 | B;many" if name == "report.csv" else "6 | B,many",)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [

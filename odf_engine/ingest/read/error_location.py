@@ -29,7 +29,8 @@ _MAX_FIELD: Final = 1 << 26
 _MAX_WIDTH: Final = 120
 _EXCERPT_WIDTH: Final = 160
 _READ_CHARACTERS: Final = 1 << 16
-_LINE_PLACE: Final = re.compile(r": line ([0-9]+)")
+LINE_PLACE: Final = re.compile(r": line ([0-9]+)")
+"""The line in the place of an error, after the name of the file."""
 _CUT: Final = 200
 """Number of characters of a value in an error of Spark."""
 _MARK: Final = "\x1f"
@@ -389,14 +390,14 @@ def excerpts(path: Path, name: str, encoding: str | None) -> Iterator[None]:
     try:
         yield
     except OdfError as error:
-        match = _LINE_PLACE.match((error.where or "").removeprefix(name))
+        match = LINE_PLACE.match((error.where or "").removeprefix(name))
         if not error.excerpt and match is not None and (error.where or "").startswith(name):
             codec = detect_encoding(path, encoding) or "utf-8"
-            error.excerpt = _excerpt(path, int(match[1]), codec)
+            error.excerpt = line_excerpt(path, int(match[1]), codec)
         raise
 
 
-def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
+def line_excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
     """Return a line of the file with its number, truncated for display."""
     here = 1
     try:
