@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow.csv
 
 from odf_engine.base.arrow import pa, pc
-from odf_engine.filters.csv_options import Columns, CsvOptions
+from odf_engine.filters.csv_options import CsvColumns, CsvOptions
 
 _SEPARATOR: Final = "\x1f"
 """Replaces a separator that Arrow does not support."""
@@ -37,7 +37,7 @@ class BlockConverter:
     def __init__(
         self,
         options: CsvOptions,
-        columns: Columns,
+        columns: CsvColumns,
         convert: Callable[[str], str] | None,
         until: re.Pattern[str] | None,
     ) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from odf_engine.base.lazy import LazyModule
 from odf_engine.errors import BadData, UsageError
-from odf_engine.filters.csv_options import Columns, CsvOptions
+from odf_engine.filters.csv_options import CsvColumns, CsvOptions
 from odf_engine.filters.text_input import compile_pattern, decoding_error, open_text
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class _Table:
                 if row[at]:
                     yield [*common, names[at], row[at]]
 
-    def _find_columns(self, names: Sequence[str]) -> Columns:
+    def _find_columns(self, names: Sequence[str]) -> CsvColumns:
         options = self._options
         width = len(names)
         flags = [self._column(names, name) for name in options.flags]
@@ -206,9 +206,9 @@ class _Table:
             if not turned:
                 raise UsageError(f"no column matches --unpivot {options.unpivot}")
         kept = [at for at in range(width + len(flags)) if at not in turned]
-        return Columns(width, [*names, *(f"{name}_flag" for name in options.flags)], flags, kept, turned)
+        return CsvColumns(width, [*names, *(f"{name}_flag" for name in options.flags)], flags, kept, turned)
 
-    def _block_writer(self, columns: Columns) -> Callable[[str], bool]:
+    def _block_writer(self, columns: CsvColumns) -> Callable[[str], bool]:
         """Return a function that writes a block of lines if it has no special case."""
 
         @functools.cache

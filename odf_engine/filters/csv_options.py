@@ -56,7 +56,7 @@ class CsvOptions:
     locate: int = 0
 
 
-class Columns(NamedTuple):
+class CsvColumns(NamedTuple):
     """The columns of a table.
 
     Attributes:

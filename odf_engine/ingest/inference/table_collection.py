@@ -57,7 +57,7 @@ _NOTES: Final = re.compile(
 """Names of text files about the data."""
 _GROUP: Final = "csv-metadata.json"
 _PACKAGE_LEVELS: Final = 3
-"""Number of folders above a file in which its Data Package is looked for."""
+"""Number of folders above a file that may have its Data Package."""
 _ZIP: Final = b"PK\x03\x04"
 _ZIP_ERRORS: Final = (
     zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, BadData,
