@@ -237,6 +237,16 @@ def test_a_package_in_an_archive_describes_its_members(tmp_path: Path, reporter:
     assert columns(proposed["my.cases-2020"])[0] == "id STRING NOT NULL"
 
 
+def test_declared_columns_of_years_stay_columns(tmp_path: Path, reporter: Recorder) -> None:
+    fields = [{"name": name, "type": "string" if name == "area" else "integer"} for name in YEARS]
+    package = {"resources": [{"name": "a", "path": "a.csv", "schema": {"fields": fields}}]}
+    (tmp_path / "datapackage.json").write_text(json.dumps(package))
+    (tmp_path / "a.csv").write_text(",".join(YEARS) + "\nA,1,2,3\nB,4,5,6\n")
+    proposed = propose(tmp_path, "datapackage.json", reporter)
+    assert [text.split()[0].strip("`") for text in columns(proposed["my"])] == YEARS
+    assert source_of(proposed["my"]).prepare is None
+
+
 def test_a_package_on_a_server_has_urls_relative_to_it(
     tmp_path: Path, reporter: Recorder, web: WebServer
 ) -> None:
@@ -263,6 +273,7 @@ def test_a_package_on_a_public_server_names_no_file_in_a_private_network(
     assert [request.path for request in web.requests] == ["/datapackage.json"]
 
 
+YEARS = ["area", "2019", "2020", "2021"]
 CSVW: dict[str, Any] = {
     "@context": ["http://www.w3.org/ns/csvw", {"@language": "en"}],
     "url": "c.csv",

@@ -260,6 +260,7 @@ class _DeclaredInference:
             quote=table.quote,
             encoding=table.encoding,
             header=table.header,
+            unpivot=False if table.columns else None,
             time=table.time,
             merge=table.merge,
         )
