@@ -24,7 +24,15 @@ from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.base import JobRequest
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.jobs.compact import Compact, CompactResult
-from odf_engine.jobs.definition import AppendedEvent, Update, UpdateResult, Validate, ValidateResult
+from odf_engine.jobs.definition import (
+    AppendedEvent,
+    InferSource,
+    InferSourceResult,
+    Update,
+    UpdateResult,
+    Validate,
+    ValidateResult,
+)
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.ingest import Ingest
@@ -130,6 +138,11 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         Update("x", "kind: x"),
         UpdateResult("days", "updated", "f15", "f16", 2, 7, "kept", [AppendedEvent("SetInfo", ["+ a: b"])]),
         "name status old_head new_head blocks records state changes message definition",
+    ),
+    (
+        InferSource("x"),
+        InferSourceResult("days", ["separator: ',' is now ';'"], ["n"], "kind: x"),
+        "name differences new definition",
     ),
     (
         Query("SELECT 1"),

@@ -137,6 +137,11 @@ def test_columns_and_queries_are_edited_within_the_manifest(workspace: Workspace
     (definition,) = read_manifests(wanted, "wanted")
     text = snapshot_to_yaml(definition)
     assert replace_definition(path, entry, text, keeps_comments=True) == wanted
+    moved = text.replace("url: cities.csv", "url: towns.csv")
+    assert replace_definition(path, entry, moved, keeps_comments=True) == wanted.replace(
+        "url: cities.csv", "url: towns.csv"
+    )
     # Other differences replace the whole document.
-    other = text.replace("url: cities.csv", "url: towns.csv")
+    other = text.replace("sourceName: more", "sourceName: less")
+    assert other != text
     assert replace_definition(path, entry, other, keeps_comments=True) == other.removeprefix("---\n")
