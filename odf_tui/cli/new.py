@@ -4,8 +4,8 @@ The manifest is valid without changes. Edit it, then add the dataset with `odf a
 With --from FILE, format and columns are inferred from the first rows of a data file. Metadata beside
 the file are used: FILE-metadata.json (CSV on the Web) and datapackage.json (Data Package).
 
-A collection becomes a manifest for each table, with the names NAME.TABLE: an archive with several
-data files, such as a GTFS feed, a datapackage.json, or CSVW metadata. --member takes one table.
+For a collection, it prints a manifest for each table, named NAME.TABLE. Collections are archives with
+several data files, such as GTFS feeds, datapackage.json and CSVW metadata. --member selects one table.
 """
 
 from __future__ import annotations

@@ -172,7 +172,9 @@ def _xml_conversion(stream: BinaryIO) -> Conversion:
             hint="check the content; it may be an error message of the server",
         )
     count = count_of(search.counts[path], "element")
-    return Conversion("NdJson", ("xml", "--row", "/".join(path)), f"{count} {path[-1]} of XML")
+    return Conversion(
+        "NdJson", ("xml", "--row", "/".join(path)), f"{count} named {path[-1]} in the XML document"
+    )
 
 
 class _XmlSearch:

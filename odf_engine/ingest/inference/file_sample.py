@@ -59,7 +59,7 @@ from odf_engine.ingest.inference.file_inference import (
     infer_rows,
     parsed_text,
 )
-from odf_engine.ingest.inference.list_paging import ListPaging, find_paging
+from odf_engine.ingest.inference.pagination import ListPaging, find_paging
 from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
 
@@ -214,7 +214,9 @@ def _stream_sample(
     """Read the beginning of a file, through a filter if no reader can read it.
 
     Args:
-        suffix, compression, entry: of the file.
+        suffix: the suffix of the file name.
+        compression: ``Gzip``, ``Zip`` or "".
+        entry: the path in the archive, or "".
         stream: the file.
         reporter: its cancellation ends the reading.
         conversion: the filter, or None to find it.

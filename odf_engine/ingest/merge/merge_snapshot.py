@@ -156,12 +156,12 @@ class _MovingWindow:
             first = str(date(1970, 1, 1) + timedelta(days=self._first))
         else:
             first = str(Timestamp.from_ms(self._first)).removesuffix("T00:00:00Z")
-        if self._retracted == 1:
-            older = "it is"
-        else:
+        was, older = "was", "it is"
+        if self._retracted > 1:
+            was = "were"
             older = "all are" if self._older == self._retracted else f"{self._older:,} are"
         reporter.warn(
-            f"{count_of(self._retracted, 'row')} left the file and were retracted; {older} older than its"
+            f"{count_of(self._retracted, 'row')} left the file and {was} retracted; {older} older than its"
             f" first row of {first}; if the file holds only recent rows, use merge UpsertStream:"
             " set merge.kind in the manifest, and run odf add --update",
             "moving-window",

@@ -1,4 +1,4 @@
-"""The paging of a list that an HTTP API returns: the arguments of ``odf/pages``, from the first page."""
+"""Pagination: the arguments of ``odf/pages`` for a list that an HTTP API returns, from its first page."""
 
 from __future__ import annotations
 
