@@ -46,12 +46,14 @@ def find_paging(document: Any, url: str, items: str, count: int) -> ListPaging |
     for name, value in members.items():
         is_link = isinstance(value, str) and value.startswith(("http://", "https://", "/", "?"))
         if _NEXT.fullmatch(_last_name(name)) and (is_link or value is None):
-            return ListPaging((*path, "--next", name), f"{name} is the link to the next page")
+            return ListPaging((*path, "--next", name), f"the link to the next page is in {name}")
     for name, value in members.items():
         if _NEXT_CURSOR.fullmatch(_last_name(name)) and isinstance(value, str | int) and value:
             parameter = re.sub(r"(?i)^next[-_]?", "", _last_name(name))
             parameter = parameter[:1].lower() + parameter[1:]
-            evidence = f"{name} is the cursor of the next page; check the name of the parameter {parameter}"
+            evidence = (
+                f"the cursor of the next page is in {name}; check the name of the parameter {parameter}"
+            )
             return ListPaging((*path, "--cursor", parameter, "--next-cursor", name), evidence)
     return _numbered_pages(members, url, path, count)
 
@@ -98,7 +100,7 @@ def _numbered_pages(
         return next((name for name in names if pattern.fullmatch(name)), "")
 
     page, offset, limit = name_of(_PAGE), name_of(_OFFSET), name_of(_LIMIT)
-    evidence = f"{total} is {number:,}, and the page has {count:,} items"
+    evidence = f"the page has {count:,} of {number:,} items ({total})"
     ending = ("--size", str(count), "--total", total)
     sized = ("--limit", limit) if limit else ()
     if page:
