@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from odf_engine.base.config import OnConflict, parse_size
-from odf_engine.base.files import remove_temporary
+from odf_engine.base.files import remove_temporary, translate_os_errors
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
 from odf_engine.chain.normal_form import BUILT_IN_ENGINES, query_of, with_version
@@ -25,6 +25,7 @@ from odf_engine.checks.gate import DatasetChecks
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slice_tasks import SliceTask
 from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, write_slices
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import (
@@ -79,6 +80,7 @@ from odf_engine.metadata.object_links import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.executor_slices import ExecutorReporters, write_on_executors
 from odf_engine.spark.sql_types import arrow_schema, replace_values
 from odf_engine.spark.text_files import RecordLines
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
@@ -516,8 +518,29 @@ class PayloadJob:
         return pa.schema([field for field in self._declared if field.name not in system])
 
     def _run_merge(self, prepared: PreparedMerge, schema: pa.Schema) -> StagedSlices:
+        started = monotonic()
+        self._progress.start()
+        on_executors = self._write_on_executors(prepared, schema)
+        if on_executors is not None:
+            self._report_written(on_executors, started, " by executors")
+            return StagedSlices(schema, MergedSlices(on_executors, None))
         merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
         return StagedSlices(schema, merged)
+
+    def _write_on_executors(self, prepared: PreparedMerge, schema: pa.Schema) -> list[WrittenSlice] | None:
+        """Write the slices on the executors of a cluster; return None if this process must write them."""
+        if prepared.frame is None:
+            return None
+        task = SliceTask(self._slice_properties(schema), self._slice_limits(), self._folder, pa.__version__)
+        reporters = ExecutorReporters(self._progress.reads, self._progress.writes)
+        written = write_on_executors(prepared.frame, task, reporters)
+        return written and [self._move_to_dataset(part) for part in written]
+
+    def _move_to_dataset(self, written: WrittenSlice) -> WrittenSlice:
+        path = self._dataset.staging_path("data")
+        with translate_os_errors(path):
+            written.path.replace(path)
+        return written._replace(path=path)
 
     def merge_inputs(self, opened: OpenedRows) -> MergeInputs:
         """Return the inputs of the merge, which have the complete schema of the slices.
@@ -575,18 +598,25 @@ class PayloadJob:
         self._progress.start()
         written = write_slices(
             rows,
-            SliceProperties(
-                schema=schema,
-                vocab=self._state.vocabulary,
-                first_offset=self._first_offset,
-                system_time=self._system_time,
-                fallback_event_time=self._event_time,
-                counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
-            ),
+            self._slice_properties(schema),
             new_path=lambda: self._dataset.staging_path("data"),
             reporter=self._progress.writes,
             limits=self._slice_limits(),
         )
+        self._report_written(written, started)
+        return written
+
+    def _slice_properties(self, schema: pa.Schema) -> SliceProperties:
+        return SliceProperties(
+            schema=schema,
+            vocab=self._state.vocabulary,
+            first_offset=self._first_offset,
+            system_time=self._system_time,
+            fallback_event_time=self._event_time,
+            counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
+        )
+
+    def _report_written(self, written: Sequence[WrittenSlice], started: float, by: str = "") -> None:
         if not written:
             self._reporter.log(f"{self.payload.name}: no new rows")
         else:
@@ -594,11 +624,10 @@ class PayloadJob:
             files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
                 f"{self.payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
-                f" written in {monotonic() - started:.1f} s"
+                f" written{by} in {monotonic() - started:.1f} s"
             )
             if isinstance(self._source.merge, Append):
                 self._report_repetition(written)
-        return written
 
     def _slice_limits(self) -> SliceLimits | None:
         if isinstance(self._source, AddPushSource) and self._state.polling_source is not None:

@@ -150,9 +150,17 @@ def arrow_batches(
     return schema, _run(frame, schema, reporter, progress)
 
 
+PollerFactory = Callable[["SparkContext", str, Reporter], ProgressPoller]
+"""Returns a poller of the jobs of a group."""
+
+
 @contextmanager
-def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
+def cancellable(
+    session: SparkSession, reporter: Reporter, make_poller: PollerFactory | None = None
+) -> Iterator[None]:
     """Cancel jobs that this thread starts in the block when the reporter is cancelled; translate errors.
+
+    ``make_poller`` reports the progress of the jobs.
 
     Raises:
         BadData, InvalidQuery, Cancelled, SparkFailed: a job failed.
@@ -160,7 +168,7 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
     reporter.raise_if_cancelled()
     with (
         translate_errors(reporter),
-        _job_group(session, reporter, progress=False) as job,
+        _job_group(session, reporter, make_poller) as job,
         _in_group(session.sparkContext, job),
     ):
         yield
@@ -191,9 +199,10 @@ def _check_names(schema: pa.Schema) -> None:
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.raise_if_cancelled()
     context = frame.sparkSession.sparkContext
-    with translate_errors(reporter), _job_group(frame.sparkSession, reporter, progress) as job:
+    poller = ProgressPoller if progress else None
+    with translate_errors(reporter), _job_group(frame.sparkSession, reporter, poller) as job:
         with _in_group(context, job):
-            partitions = _batch_partitions(frame)
+            partitions = batch_partitions(frame)
             # Fallback through the public interface alone; it holds the entire result in memory.
             batches = [] if partitions is not None else frame.toArrow().to_batches()
         if partitions is None:
@@ -206,7 +215,7 @@ def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
                 yield batch
 
 
-def _batch_partitions(frame: DataFrame) -> Any:
+def batch_partitions(frame: DataFrame) -> Any:
     """Return Spark's internal RDD of Arrow batches as bytes, or None if this version of Spark has none."""
     frame_in_java: Any = frame._jdf
     jvm: Any = frame.sparkSession._jvm
@@ -307,7 +316,9 @@ class _Job:
 
 
 @contextmanager
-def _job_group(session: SparkSession, reporter: Reporter, progress: bool) -> Iterator[_Job]:
+def _job_group(
+    session: SparkSession, reporter: Reporter, make_poller: PollerFactory | None
+) -> Iterator[_Job]:
     """Open a job group that is cancelled with the reporter, or if the block fails."""
     context = session.sparkContext
     code_generation = str(session.conf.get(_CODE_GENERATION))
@@ -318,7 +329,7 @@ def _job_group(session: SparkSession, reporter: Reporter, progress: bool) -> Ite
         if not ended.is_set():
             scala_context(context).cancelJobGroupAndFutureJobs(group)
 
-    poller = ProgressPoller(context, group, reporter) if progress else None
+    poller = None if make_poller is None else make_poller(context, group, reporter)
     if poller is not None:
         poller.start()
     finished = False

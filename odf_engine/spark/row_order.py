@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _MAX_MEMORY_BYTES: Final = 64 << 20
-_SORT_PARTITIONS: Final = 128
+SORT_PARTITIONS: Final = 128
+"""Number of partitions that Spark sorts."""
 _BATCH_ROWS: Final = 1 << 16
 
 
@@ -61,6 +62,19 @@ FrameFactory = Callable[[bool], tuple["DataFrame", Step]]
 """Returns the frame of the rows, sorted by Spark if True, and a new step."""
 
 
+@dataclass(frozen=True)
+class OrderedFrame:
+    """The rows of a frame in an order.
+
+    Attributes:
+        make_frame: returns the frame.
+        order: the order of its rows.
+    """
+
+    make_frame: FrameFactory
+    order: SortOrder
+
+
 def sorted_batches(
     make_frame: FrameFactory, order: SortOrder, reporter: Reporter, *, sort: bool = False
 ) -> Iterator[pa.RecordBatch]:
@@ -71,7 +85,7 @@ def sorted_batches(
     """
     frame, step = make_frame(sort)
     with (
-        sort_partitions(frame.sparkSession, _SORT_PARTITIONS) if sort else nullcontext(),
+        sort_partitions(frame.sparkSession, SORT_PARTITIONS) if sort else nullcontext(),
         closing(map_batches(frame, step, reporter)) as batches,
     ):
         if sort or not order.keys:

@@ -4,9 +4,10 @@
 
 Runs a pipeline (tests/spark/pipeline.py) on `local[1]`, on `local[*]`, and RUNS times (10 by default) on a
 standalone cluster on the loopback address. The pipeline has two pulls of ROWS rows (200,000 by default, which
-are several splits of text), and of snapshots; a filter, windows with sums of DOUBLE, joins in time, and
-groups that are corrected. Each run compares the logical hashes of all datasets with the first run, and
-verifies the datasets of `local[1]` by replay. In every other run on the cluster, an executor is killed.
+are several splits of text), of long rows whose slices executors write, and of snapshots; a filter, windows
+with sums of DOUBLE, joins in time, and groups that are corrected. Each run compares the logical hashes of all
+datasets with the first run, and verifies the datasets of `local[1]` by replay. In every other run on the
+cluster, an executor is killed.
 
 Then `local[1]` verifies the datasets of the last run. In one more run, the datasets are in an S3 store (the
 server of moto), an executor is killed, and Spark on the cluster verifies the datasets in another workspace
@@ -46,7 +47,8 @@ class Check:
         self.failed = False
         make_sources(root / "source", rows)
         print(
-            f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}  state, bytes"
+            f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}{'pulls':>6}"
+            "  state, bytes"
         )
 
     def make(
@@ -91,7 +93,7 @@ class Check:
         state = ", ".join(str(sizes[-1]) for sizes in done.checkpoints.values() if sizes)
         print(
             f"{name:24}{done.seconds:8.1f}  {'same' if same else 'OTHER':6}{done.transforms:9}"
-            f"{len(done.findings):9}{done.lost:5}  {state}",
+            f"{len(done.findings):9}{done.lost:5}{done.by_executors:6}  {state}",
             flush=True,
         )
         for finding in done.findings:
@@ -117,7 +119,7 @@ def main() -> int:
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10
     root = Path(tempfile.mkdtemp(prefix="odf-bench-", dir=sys.argv[3] if len(sys.argv) > 3 else None))
     places = Path(tempfile.mkdtemp(prefix="odf-cluster-"))
-    names = list(QUERIES)
+    names = ["notes", *QUERIES]
     os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     try:

@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from odf_engine.base.config import SlicesConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.parquet.slices import read_batches
@@ -66,7 +67,16 @@ content:
       inputs: [{inputs}]
       transform: {{kind: Sql, engine: spark, query: "{query}", temporalTables: [{tables}]}}
 """
-MERGES: Final = {"readings": "{kind: Append}", "visits": "{kind: Snapshot, primaryKey: [id]}"}
+MERGES: Final = {
+    "readings": "{kind: Append}",
+    "visits": "{kind: Snapshot, primaryKey: [id]}",
+    "notes": "{kind: Append}",
+}
+"""The roots. The files of ``notes`` are larger than a partition of Spark, so that executors write them."""
+NOTES: Final = 3000
+"""Number of rows of a file with notes, which are longer than 6,000 characters."""
+TARGET_RECORDS: Final = 1000
+"""Maximum number of rows of a slice."""
 QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "warm": (
         ("readings",),
@@ -131,7 +141,7 @@ class Job(msgspec.Struct, kw_only=True):
         queries: the derivatives in it.
         check: workspaces to verify.
         replayed: the derivatives in them that are run again.
-        kill: name of a derivative during which an executor is killed.
+        kill: name of a dataset during whose second pull or transform an executor is killed.
         store: URL of an object store for the datasets of new workspaces; a checked workspace that does not
             exist is a new one that opens the store.
     """
@@ -149,11 +159,13 @@ class Done(msgspec.Struct, kw_only=True):
     """What came out.
 
     Attributes:
-        hashes: logical hash of all rows of each dataset, without the time at which they were made.
+        hashes: for each dataset, the logical hash of all rows without the time at which they were made, and
+            the last offsets of its slices.
         checkpoints: sizes of the files with the state, in the order of the transactions, by dataset.
         findings: of the verification.
         transforms: how many transactions were run again.
         lost: how many executors Spark lost.
+        by_executors: how many pulls were written by executors.
         seconds: from begin to end, without Spark's start.
     """
 
@@ -162,6 +174,7 @@ class Done(msgspec.Struct, kw_only=True):
     findings: list[str]
     transforms: int
     lost: int
+    by_executors: int
     seconds: float
 
 
@@ -174,9 +187,25 @@ def make_sources(folder: Path, rows: int) -> None:
         (folder / f"readings-{number}.csv").write_text(head + "".join(part))
     changed = [line for at, line in enumerate(lines[:1100]) if at % 9]
     changed = [line.replace("region-1,", "region-2,") if at % 5 else line for at, line in enumerate(changed)]
+    notes = [_with_long_note(line, at) for at, line in enumerate(make_lines(folder, 2 * NOTES))]
+    (folder / "notes-1.csv").write_text(head + "".join(notes[:NOTES]))
+    (folder / "notes-2.csv").write_text(head + "".join(reversed(notes[NOTES:])))
     (folder / "visits-1.csv").write_text(head + "".join(lines[:1000]))
     (folder / "visits-2.csv").write_text(head + "".join(changed))
     (folder / "all.csv").unlink()
+
+
+def make_lines(folder: Path, rows: int) -> list[str]:
+    """Return the lines of a CSV file without the header."""
+    make_csv(folder / "some.csv", rows)
+    _, *lines = (folder / "some.csv").read_text().splitlines(keepends=True)
+    (folder / "some.csv").unlink()
+    return lines
+
+
+def _with_long_note(line: str, number: int) -> str:
+    *values, _ = line.split(",")
+    return ",".join([*values, f"{number:06}" * (1000 + number % 50)]) + "\n"
 
 
 class Pipeline:
@@ -198,11 +227,14 @@ class Pipeline:
     ) -> None:
         self._runtime = runtime
         self._engine = SparkEngine(runtime)
+        self.reporter = _CountingReporter()
         self._queries = queries
         if (folder / ".odf").exists():
             self.workspace = Workspace.find(explicit=folder)
             return
         self.workspace = Workspace.init(folder, store)
+        slices = SlicesConfig(target_records=TARGET_RECORDS)
+        self.workspace.config = msgspec.structs.replace(self.workspace.config, slices=slices)
         if self.workspace.datasets():
             return
         for name, merge in MERGES.items():
@@ -223,12 +255,14 @@ class Pipeline:
                 file = self.workspace.folder / f"{name}.csv"
                 file.write_bytes((source / f"{name}-{number}.csv").read_bytes())
                 os.utime(file, (number, number))
-                pull(self.workspace, self._entry(name), self._runtime, Reporter())
-            for name in self._queries:
+            for name in (*MERGES, *self._queries):
                 killer = _Killer(self._runtime) if name == kill and number == 2 else None
                 if killer is not None:
                     killer.start()
-                transform(self.workspace, self._entry(name), self._engine, Reporter())
+                if name in MERGES:
+                    pull(self.workspace, self._entry(name), self._runtime, self.reporter)
+                else:
+                    transform(self.workspace, self._entry(name), self._engine, Reporter())
                 lost += 0 if killer is None else killer.finish()
         return lost
 
@@ -256,14 +290,24 @@ class Pipeline:
         return self.workspace.resolve(name)
 
 
+class _CountingReporter(Reporter):
+    """Counts the pulls that executors have written."""
+
+    by_executors = 0
+
+    def log(self, text: str, level: str = "info") -> None:
+        self.by_executors += " by executors " in text
+
+
 def _hash(entry: DatasetEntry) -> str:
-    paths = [entry.dataset.slice_path(row) for row in entry.dataset.slices()]
+    slices = entry.dataset.slices()
+    paths = [entry.dataset.slice_path(row) for row in slices]
     table = pa.concat_tables(pa.Table.from_batches(read_batches(path)) for path in paths)
     table = table.drop_columns(["system_time"])
     with LogicalHasher(table.schema) as hasher:
         for batch in table.combine_chunks().to_batches():
             hasher.update(batch)
-        return str(hasher.finish())
+        return f"{hasher.finish()} {[row.end for row in slices]}"
 
 
 def _sizes(entry: DatasetEntry) -> list[int]:
@@ -336,11 +380,12 @@ def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
 
 def _done(job: Job, runtime: SparkRuntime) -> Done:
     began = monotonic()
-    done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
+    done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, by_executors=0, seconds=0)
     if job.make is not None:
         made = Pipeline(Path(job.make), runtime, job.queries, job.store)
         done.lost = made.make(Path(job.source), job.kill)
         done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
+        done.by_executors = made.reporter.by_executors
     for folder in job.check:
         findings, count = Pipeline(Path(folder), runtime, store=job.store).verify(job.replayed)
         done.findings += findings

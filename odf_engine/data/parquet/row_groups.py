@@ -50,6 +50,30 @@ def split_row_groups(
         limits: the limits of a slice; None: all rows are in one slice.
         may_end: whether a slice may end with the last of these rows. Otherwise, it has more rows.
     """
+    for parts, number in _split(batches, limits, may_end):
+        yield RowGroup(_concat(parts), number)
+
+
+def count_slice_rows(
+    batches: Iterable[pa.RecordBatch],
+    limits: SliceLimits | None = None,
+    may_end: Callable[[pa.RecordBatch], bool] = lambda rows: True,
+) -> list[int]:
+    """Return the number of rows of each slice; see :func:`split_row_groups`. No values are copied."""
+    counts: list[int] = []
+    for parts, number in _split(batches, limits, may_end):
+        if number == len(counts):
+            counts.append(0)
+        counts[number] += sum(part.num_rows for part in parts)
+    return counts
+
+
+def _split(
+    batches: Iterable[pa.RecordBatch],
+    limits: SliceLimits | None,
+    may_end: Callable[[pa.RecordBatch], bool],
+) -> Iterator[tuple[list[pa.RecordBatch], int]]:
+    """Yield the parts of each row group, and the number of its slice."""
     group: list[pa.RecordBatch] = []
     rows = bits = 0
     number = slice_rows = slice_bits = 0  # of the complete groups of the slice
@@ -62,17 +86,16 @@ def split_row_groups(
             rows, bits = rows + count, bits + _bits(part)
             if rows < max_rows and bits < 8 * MAX_BYTES:
                 continue
-            whole = _concat(group)
-            yield RowGroup(whole, number)
+            yield group, number
             if limits is not None:
                 slice_rows, slice_bits = slice_rows + rows, slice_bits + bits
                 is_full = slice_rows >= limits.rows or slice_bits >= 8 * limits.bytes
-                if is_full and may_end(whole):
+                if is_full and may_end(group[-1]):
                     is_full, number, slice_rows, slice_bits = False, number + 1, 0, 0
                 max_rows = 1 if is_full else min(MAX_ROWS, limits.rows - slice_rows)
             group, rows, bits = [], 0, 0
     if group:
-        yield RowGroup(_concat(group), number)
+        yield group, number
 
 
 def split_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -411,6 +411,7 @@ def write_slices(
     new_path: Callable[[], Path],
     reporter: Reporter,
     limits: SliceLimits | None = None,
+    threads: int | None = None,
 ) -> list[WrittenSlice]:
     """Write rows as one or more slices. A thread encodes each slice while the rows of the next ones arrive.
 
@@ -422,6 +423,8 @@ def write_slices(
         new_path: returns the path of the next file to write. On errors all files are removed.
         reporter: receives the rows and bytes written so far, and can cancel.
         limits: the limits of a slice, or None for a single slice. The two rows of a correction stay in one.
+        threads: the number of threads that encode and hash; by default one more than cores, since one of them
+            often waits for the disk.
 
     Returns:
         The slices in the order of their offsets; no slice (and no file) if there are no rows.
@@ -436,8 +439,7 @@ def write_slices(
     event_type = properties.schema.field(vocab.event_time_column).type
     groups = split_row_groups(builder.enforce_schema(batches, reporter), limits, builder.ends_correction)
     writers: list[_SliceWriter] = []
-    # One thread more than cores: one of them often waits for the disk.
-    with SerialExecutors((os.cpu_count() or 1) + 1, depth=None) as executors:
+    with SerialExecutors(threads or (os.cpu_count() or 1) + 1, depth=None) as executors:
         backlog = _Backlog()
         try:
             for group in groups:

@@ -15,7 +15,7 @@ from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import BadData
 from odf_engine.ingest.merge.key_file import CorruptKeyFile, NullKey, RepeatedKey
 from odf_engine.ingest.merge.key_index import KeyIndex
-from odf_engine.spark.row_order import UnsortedResult
+from odf_engine.spark.row_order import OrderedFrame, UnsortedResult
 
 
 class Fallback(Enum):
@@ -85,10 +85,12 @@ class PreparedMerge:
     Attributes:
         rows: starts an attempt.
         remove_index: removes the key index.
+        frame: a frame with the same rows, or None if the merge changes the rows of its frames.
     """
 
     rows: Callable[[MergePlan], MergeRows]
     remove_index: Callable[[], None] = lambda: None
+    frame: OrderedFrame | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,14 @@ from odf_engine.ingest.merge.merge_upsert import merge_upsert
 from odf_engine.metadata.model import Append, ChangelogStream, Ledger, MergeStrategy, UpsertStream
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark import sql_types
-from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, sort_by_all_columns, sorted_batches
+from odf_engine.spark.row_order import (
+    FrameFactory,
+    OrderedFrame,
+    SortOrder,
+    Step,
+    sort_by_all_columns,
+    sorted_batches,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
@@ -124,7 +131,7 @@ def merge_append(inputs: MergeInputs) -> PreparedMerge:
         yield from sorted_batches(start, order, inputs.reporter, sort=plan.sort)
         return None
 
-    return PreparedMerge(rows)
+    return PreparedMerge(rows, frame=OrderedFrame(start, order))
 
 
 def repeats_stored_rows(

@@ -307,6 +307,15 @@ def check_fixed_settings(settings: Mapping[str, str]) -> None:
             )
 
 
+def _socket_settings(folder: Path) -> dict[str, str]:
+    """Return the settings for Unix sockets between Java and Python, in a folder that executors have too."""
+    # Over TCP every small result would wait 40 milliseconds for a delayed acknowledgement.
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
+
+
 def spark_settings(config: SparkSettings, scratch: Path, sockets: Path) -> dict[str, str]:
     """Return all settings for the start of Spark.
 
@@ -324,9 +333,7 @@ def spark_settings(config: SparkSettings, scratch: Path, sockets: Path) -> dict[
         **(_LOCAL if is_local(config.master) else {}),
         **(_LOOPBACK if is_on_this_machine(config.master) else {}),
         "spark.local.dir": str(scratch),
-        # Over TCP every small result would wait 40 milliseconds for a delayed acknowledgement.
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(sockets),
+        **(_socket_settings(sockets) if is_on_this_machine(config.master) else {}),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **config.conf,
         **FIXED,
