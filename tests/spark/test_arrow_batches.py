@@ -207,7 +207,7 @@ def test_batches_are_read_without_spark_internals(
 ) -> None:
     from odf_engine.spark import arrow_batches as batches_module
 
-    monkeypatch.setattr(batches_module, "_batch_partitions", lambda frame: None)
+    monkeypatch.setattr(batches_module, "batch_partitions", lambda frame: None)
     schema, batches = arrow_batches(session.range(0, 1000, 1, 3), Reporter())
     table = pa.Table.from_batches(batches, schema)
     assert table["id"].to_pylist() == list(range(1000))
