@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.parquet.slices import SliceProperties, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import write_slice
 from odf_engine.metadata.model import AddData, DataSlice
 from odf_engine.metadata.timestamp import Timestamp
 

@@ -22,7 +22,9 @@ from odf_engine.data.changelog import (
     split_corrections,
 )
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, slice_schema, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slice_tasks import SliceTask, WriteSlices, write_task_slices
+from odf_engine.data.parquet.slices import WrittenSlice, slice_schema
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
@@ -309,7 +311,11 @@ class OutputContract:
 
 
 def write_result(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, request: TransformRequest, reporter: Reporter
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    request: TransformRequest,
+    reporter: Reporter,
+    write: WriteSlices = write_task_slices,
 ) -> WrittenSlice | None:
     """Write the slice of a transaction, or None without rows.
 
@@ -318,19 +324,18 @@ def write_result(
         schema: schema of the slice.
         request: the transaction.
         reporter: receives amounts; checked for cancellation.
+        write: writes the rows.
     """
-    return write_slice(
-        batches,
-        SliceProperties(
-            schema=schema,
-            vocab=request.vocab,
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            fallback_event_time=request.system_time,
-        ),
-        path=Path(request.new_data_path),
-        reporter=reporter,
+    properties = SliceProperties(
+        schema=schema,
+        vocab=request.vocab,
+        first_offset=request.next_offset,
+        system_time=request.system_time,
+        fallback_event_time=request.system_time,
     )
+    task = SliceTask(properties, None, Path(request.new_checkpoint_path).parent, pa.__version__)
+    slices = write(batches, task, lambda: Path(request.new_data_path), reporter)
+    return slices[0] if slices else None
 
 
 def _find_column(schema: pa.Schema, name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +56,7 @@ from odf_engine.metadata.model import (
 from odf_engine.rows.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.executor_slices import write_session_slices
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (
     OriginTracker,
@@ -337,7 +339,8 @@ def _run_stateless(
     def write(sort: bool) -> WrittenSlice | None:
         batches = _sorted_rows(tracked, contract.require_event_time, reporter, sort=sort)
         rows = contract.stateless_rows(batches, ordered=tracked.ordered)
-        return write_result(rows, contract.schema, request, reporter)
+        write_slices = partial(write_session_slices, tracked.frame.sparkSession)
+        return write_result(rows, contract.schema, request, reporter, write_slices)
 
     return TransactionResult(run_sorted(write), contract.schema)
 

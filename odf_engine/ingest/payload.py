@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from odf_engine.base.config import OnConflict, parse_size
-from odf_engine.base.files import remove_temporary, translate_os_errors
+from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
 from odf_engine.chain.normal_form import BUILT_IN_ENGINES, query_of, with_version
@@ -25,8 +26,9 @@ from odf_engine.checks.gate import DatasetChecks
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slice_rows import SliceProperties
 from odf_engine.data.parquet.slice_tasks import SliceTask
-from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, write_slices
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import (
     BadData,
@@ -80,7 +82,7 @@ from odf_engine.metadata.object_links import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.executor_slices import ExecutorReporters, write_on_executors
+from odf_engine.spark.executor_slices import ExecutorWriter
 from odf_engine.spark.sql_types import arrow_schema, replace_values
 from odf_engine.spark.text_files import RecordLines
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
@@ -518,29 +520,17 @@ class PayloadJob:
         return pa.schema([field for field in self._declared if field.name not in system])
 
     def _run_merge(self, prepared: PreparedMerge, schema: pa.Schema) -> StagedSlices:
-        started = monotonic()
-        self._progress.start()
-        on_executors = self._write_on_executors(prepared, schema)
-        if on_executors is not None:
-            self._report_written(on_executors, started, " by executors")
-            return StagedSlices(schema, MergedSlices(on_executors, None))
-        merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
-        return StagedSlices(schema, merged)
-
-    def _write_on_executors(self, prepared: PreparedMerge, schema: pa.Schema) -> list[WrittenSlice] | None:
-        """Write the slices on the executors of a cluster; return None if this process must write them."""
-        if prepared.frame is None:
-            return None
         task = SliceTask(self._slice_properties(schema), self._slice_limits(), self._folder, pa.__version__)
-        reporters = ExecutorReporters(self._progress.reads, self._progress.writes)
-        written = write_on_executors(prepared.frame, task, reporters)
-        return written and [self._move_to_dataset(part) for part in written]
-
-    def _move_to_dataset(self, written: WrittenSlice) -> WrittenSlice:
-        path = self._dataset.staging_path("data")
-        with translate_os_errors(path):
-            written.path.replace(path)
-        return written._replace(path=path)
+        new_path = partial(self._dataset.staging_path, "data")
+        writer = ExecutorWriter(self._session, task, new_path, self._progress.writes)
+        if prepared.frame is not None:
+            started = monotonic()
+            written = writer.write_frame(prepared.frame, self._progress.reads)
+            if written is not None:
+                self._report_written(written, started)
+                return StagedSlices(schema, MergedSlices(written, None))
+        merged = run_merge(prepared, lambda rows: self._write_slices(rows, writer), self._reporter)
+        return StagedSlices(schema, merged)
 
     def merge_inputs(self, opened: OpenedRows) -> MergeInputs:
         """Return the inputs of the merge, which have the complete schema of the slices.
@@ -593,16 +583,10 @@ class PayloadJob:
             return "fail"
         return self._config.conflict_action(str(self._entry.alias), str(self._entry.id))
 
-    def _write_slices(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> list[WrittenSlice]:
+    def _write_slices(self, rows: Iterator[pa.RecordBatch], writer: ExecutorWriter) -> list[WrittenSlice]:
         started = monotonic()
         self._progress.start()
-        written = write_slices(
-            rows,
-            self._slice_properties(schema),
-            new_path=lambda: self._dataset.staging_path("data"),
-            reporter=self._progress.writes,
-            limits=self._slice_limits(),
-        )
+        written = writer.write_batches(rows)
         self._report_written(written, started)
         return written
 
@@ -616,7 +600,7 @@ class PayloadJob:
             counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
         )
 
-    def _report_written(self, written: Sequence[WrittenSlice], started: float, by: str = "") -> None:
+    def _report_written(self, written: Sequence[WrittenSlice], started: float) -> None:
         if not written:
             self._reporter.log(f"{self.payload.name}: no new rows")
         else:
@@ -624,7 +608,7 @@ class PayloadJob:
             files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
                 f"{self.payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
-                f" written{by} in {monotonic() - started:.1f} s"
+                f" written in {monotonic() - started:.1f} s"
             )
             if isinstance(self._source.merge, Append):
                 self._report_repetition(written)

@@ -1,31 +1,46 @@
-"""Slices that the executors of a cluster write: the rows do not pass through this process."""
+"""Slices that the executors of a cluster write."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark import RDD, SparkFiles
 from pyspark.serializers import NoOpSerializer
 
 import odf_engine
 from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slice_rows import SliceRowBuilder
 from odf_engine.data.parquet.slice_tasks import (
+    Call,
     SliceTask,
     StoredRows,
     is_in_order,
+    join_row_groups,
+    plan_calls,
     plan_slices,
+    read_rows,
+    remove_rows,
+    run_calls,
+    store_partition,
     store_rows,
-    write_rows,
+    write_task_slices,
 )
 from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import BadData, InvalidSchema, OdfError, Unsupported
-from odf_engine.spark.arrow_batches import ProgressPoller, batch_partitions, cancellable, sort_partitions
+from odf_engine.spark.arrow_batches import (
+    PollerFactory,
+    ProgressPoller,
+    batch_partitions,
+    cancellable,
+    sort_partitions,
+)
 from odf_engine.spark.row_order import SORT_PARTITIONS, OrderedFrame
 from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.spark.sql_types import arrow_schema
@@ -34,63 +49,173 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-ResultT = TypeVar("ResultT")
-_log = logging.getLogger(__name__)
 _PYTHON: Final = "spark.pyspark.python"
+MAX_LOCAL_BYTES = 64 << 20
+"""Size of the rows of this process that executors do not write."""
 _unusable: dict[str, str] = {}
 """Applications whose executors cannot run the tasks, and why."""
 _prepared: set[str] = set()
 """Applications whose executors were sent this package."""
 
 
-class ExecutorReporters(NamedTuple):
-    """Reporters of the two steps: of the rows that are read, and of the rows that are written."""
+class ExecutorWriter:
+    """Writes slices by tasks of a cluster, or in this process if Spark runs on this machine.
 
-    reads: Reporter
-    writes: Reporter
-
-
-def write_on_executors(
-    ordered: OrderedFrame, task: SliceTask, reporters: ExecutorReporters
-) -> list[WrittenSlice] | None:
-    """Write the rows of a frame as slices by tasks of a cluster.
-
-    The slices are those that :func:`odf_engine.data.parquet.slices.write_slices` writes of the same rows.
+    The slices are the same in both cases.
 
     Args:
-        ordered: the rows and their order.
-        task: the slices. Its folder receives the files, and is removed by the caller.
-        reporters: receive amounts, and cancel the jobs.
-
-    Returns:
-        The slices, or None if this process must write them: Spark runs on this machine, the rows are a
-        single partition, a row is invalid (whose error then has its location), or executors lack PyArrow.
-
-    Raises:
-        Cancelled, SparkFailed: a job failed.
-        OdfError: a file cannot be written.
+        session: the session of the job.
+        task: the slices. Its folder receives temporary files, and is removed by the caller.
+        new_path: returns the path of the next slice.
+        reporter: receives the rows that are written, and cancels the jobs.
     """
-    frame = ordered.make_frame(False)[0]
-    session = frame.sparkSession
-    context = session.sparkContext
-    if is_local(str(context.master)) or context.applicationId in _unusable:
-        return None
-    partitions = batch_partitions(frame)
-    if partitions is None or partitions.getNumPartitions() < 2:
-        return None
-    try:
-        _prepare(context)
-        parts = _store_in_order(ordered, frame, task, reporters.reads)
-        return None if parts is None else _write(session, task, parts, reporters.writes)
-    except Unsupported as error:
-        _unusable[context.applicationId] = error.message
-        reporters.writes.log(f"this machine writes all slices: {error.message}; {error.hint}", "warning")
-    except (BadData, InvalidSchema) as error:
-        _log.info("the rows are read again for the location of an error: %s", error)
-    return None
+
+    def __init__(
+        self, session: SparkSession, task: SliceTask, new_path: Callable[[], Path], reporter: Reporter
+    ) -> None:
+        self._session = session
+        self._task = task
+        self._new_path = new_path
+        self._reporter = reporter
+
+    @property
+    def _has_executors(self) -> bool:
+        context = self._session.sparkContext
+        return not is_local(str(context.master)) and context.applicationId not in _unusable
+
+    def write_frame(self, ordered: OrderedFrame, reads: Reporter) -> list[WrittenSlice] | None:
+        """Write the rows of a frame, which do not pass through this process.
+
+        Args:
+            ordered: the rows and their order.
+            reads: receives the rows and bytes that are read.
+
+        Returns:
+            The slices, or None if the rows must be read by this process: there are no executors, the rows
+            are a single partition, or a row is invalid, whose error then has its location.
+
+        Raises:
+            Cancelled, SparkFailed: a job failed.
+            OdfError: a file cannot be written.
+        """
+        if not self._has_executors:
+            return None
+        frame = ordered.make_frame(False)[0]
+        partitions = batch_partitions(frame)
+        if partitions is None or partitions.getNumPartitions() < 2:
+            return None
+        try:
+            parts = self._store_in_order(ordered, frame, reads)
+        except (BadData, InvalidSchema):
+            return None
+        except Unsupported as error:
+            self._report_unusable(error)
+            return None
+        return None if parts is None else self._write_stored(parts)
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenSlice]:
+        """Write rows of this process. Executors encode and hash them if there are many.
+
+        Args, raises: as for :func:`odf_engine.data.parquet.slices.write_slices`.
+        """
+        if not self._has_executors:
+            return self._write_here(batches)
+        builder = SliceRowBuilder(self._task.properties)
+        rows = builder.enforce_schema(batches, self._reporter)
+        buffered: list[pa.RecordBatch] = []
+        size = 0
+        for batch in rows:
+            buffered.append(batch)
+            size += batch.nbytes
+            if size > MAX_LOCAL_BYTES:
+                parts = store_rows(self._task, chain(_consume(buffered), rows))
+                try:
+                    return self._write_stored(parts)
+                finally:
+                    remove_rows(parts)
+        return self._write_here(buffered)
+
+    def _write_here(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenSlice]:
+        return write_task_slices(batches, self._task, self._new_path, self._reporter)
+
+    def _write_stored(self, parts: Sequence[StoredRows]) -> list[WrittenSlice]:
+        slices = plan_slices(self._task, parts)
+        calls = plan_calls(self._task, parts, slices)
+        rows = sum(map(sum, slices))
+        try:
+            written = self._run(calls, partial(_CallPoller, rows=rows, calls=len(calls)))
+            if len(slices) == 1:
+                written = self._run([Call(self._task, partial(join_row_groups, self._task, written))])
+        except Unsupported as error:
+            self._report_unusable(error)
+            return self._write_here(read_rows(parts))
+        self._reporter.set_amounts(rows=rows)
+        self._reporter.log(f"{rows:,} rows written by executors", "debug")
+        return [part._replace(path=_move(part.path, self._new_path())) for part in written]
+
+    def _run(self, calls: Sequence[Call], make_poller: PollerFactory | None = None) -> list[Any]:
+        if not calls:
+            return []
+        context = self._session.sparkContext
+        with cancellable(self._session, self._reporter, make_poller):
+            _send_package(context)
+            return _require(context.parallelize(calls, len(calls)).mapPartitions(run_calls).collect())
+
+    def _store_in_order(
+        self, ordered: OrderedFrame, frame: DataFrame, reporter: Reporter
+    ) -> list[StoredRows] | None:
+        """Store the rows of all partitions, in order; sorted by Spark if they are not in order."""
+        order = ordered.order
+        if not order.keys or order.passes:
+            parts = self._store(frame, reporter)
+            if parts is None or not order.keys or is_in_order(parts):
+                return parts
+            remove_rows(parts)
+            reporter.log("the rows are not ordered by event time: sorting them")
+        with sort_partitions(frame.sparkSession, SORT_PARTITIONS):
+            return self._store(ordered.make_frame(True)[0], reporter)
+
+    def _store(self, frame: DataFrame, reporter: Reporter) -> list[StoredRows] | None:
+        session = frame.sparkSession
+        schema = arrow_schema(frame.schema)
+        with cancellable(session, reporter, ProgressPoller):
+            partitions = batch_partitions(frame)
+            if partitions is None:
+                return None
+            _send_package(session.sparkContext)
+            rows = RDD(partitions, session.sparkContext, NoOpSerializer())  # type: ignore[arg-type]
+            results = rows.mapPartitions(partial(store_partition, self._task, schema)).collect()
+        return [part for parts in _require(results) for part in parts]
+
+    def _report_unusable(self, error: Unsupported) -> None:
+        _unusable[self._session.sparkContext.applicationId] = error.message
+        self._reporter.log(f"this machine writes all slices: {error.message}; {error.hint}", "warning")
 
 
-def _prepare(context: SparkContext) -> None:
+def write_session_slices(
+    session: SparkSession,
+    batches: Iterable[pa.RecordBatch],
+    task: SliceTask,
+    new_path: Callable[[], Path],
+    reporter: Reporter,
+) -> list[WrittenSlice]:
+    """Write the slices of a job; see :meth:`ExecutorWriter.write_batches`."""
+    return ExecutorWriter(session, task, new_path, reporter).write_batches(batches)
+
+
+def _consume(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, which are released."""
+    batches.reverse()
+    while batches:
+        yield batches.pop()
+
+
+def _move(source: Path, target: Path) -> Path:
+    source.replace(target)
+    return target
+
+
+def _send_package(context: SparkContext) -> None:
     """Send this package to the executors, once for each application."""
     if context.applicationId in _prepared:
         return
@@ -102,53 +227,12 @@ def _prepare(context: SparkContext) -> None:
             archive.write(module, module.relative_to(root.parent))
     before = list(sys.path)
     context.addPyFile(str(path))
-    sys.path[:] = before
+    sys.path[:] = before  # the archive is for executors
     _prepared.add(context.applicationId)
 
 
-def _store_in_order(
-    ordered: OrderedFrame, frame: DataFrame, task: SliceTask, reporter: Reporter
-) -> list[StoredRows] | None:
-    """Store the rows of all partitions, in order; sorted by Spark if they are not in order."""
-    order = ordered.order
-    if not order.keys or order.passes:
-        parts = _store(frame, task, reporter)
-        if parts is None or not order.keys or is_in_order(parts):
-            return parts
-        for part in parts:
-            part.path.unlink(missing_ok=True)
-        reporter.log("the rows are not ordered by event time: sorting them")
-    with sort_partitions(frame.sparkSession, SORT_PARTITIONS):
-        return _store(ordered.make_frame(True)[0], task, reporter)
-
-
-def _store(frame: DataFrame, task: SliceTask, reporter: Reporter) -> list[StoredRows] | None:
-    session = frame.sparkSession
-    schema = arrow_schema(frame.schema)
-    with cancellable(session, reporter, ProgressPoller):
-        partitions = batch_partitions(frame)
-        if partitions is None:
-            return None
-        rows = RDD(partitions, session.sparkContext, NoOpSerializer())  # type: ignore[arg-type]
-        results = rows.mapPartitions(partial(store_rows, task, schema)).collect()
-    return _require(results)
-
-
-def _write(
-    session: SparkSession, task: SliceTask, parts: Sequence[StoredRows], reporter: Reporter
-) -> list[WrittenSlice]:
-    counts = plan_slices(task, parts)
-    spans = [(sum(counts[:number]), count) for number, count in enumerate(counts)]
-    poller = partial(_TaskPoller, rows=sum(counts), tasks=len(counts))
-    with cancellable(session, reporter, poller):
-        tasks = session.sparkContext.parallelize(spans, max(len(spans), 1))
-        results = tasks.mapPartitions(partial(write_rows, task, parts)).collect()
-    reporter.set_amounts(rows=sum(counts))
-    return _require(results)
-
-
-def _require(results: list[ResultT | OdfError]) -> list[ResultT]:
-    """Return the results of tasks.
+def _require(results: list[Any]) -> list[Any]:
+    """Return the results of calls.
 
     Raises:
         OdfError: a result is an error.
@@ -156,17 +240,17 @@ def _require(results: list[ResultT | OdfError]) -> list[ResultT]:
     for result in results:
         if isinstance(result, OdfError):
             raise result
-    return cast("list[ResultT]", results)
+    return results
 
 
-class _TaskPoller(ProgressPoller):
-    """Reports the rows of completed tasks, which have about the same number of rows."""
+class _CallPoller(ProgressPoller):
+    """Reports rows by the number of completed calls."""
 
     def __init__(
-        self, context: SparkContext, group: str, reporter: Reporter, *, rows: int, tasks: int
+        self, context: SparkContext, group: str, reporter: Reporter, *, rows: int, calls: int
     ) -> None:
         super().__init__(context, group, reporter)
-        self._rows, self._tasks = rows, tasks
+        self._rows, self._calls = rows, calls
 
     def _amounts(self) -> tuple[int, int]:
         tracker = self._context.statusTracker()
@@ -175,4 +259,4 @@ class _TaskPoller(ProgressPoller):
             info = tracker.getJobInfo(job)
             stages = [] if info is None else [tracker.getStageInfo(stage) for stage in info.stageIds]
             completed += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        return self._rows * min(completed, self._tasks) // self._tasks, 0
+        return self._rows * min(completed, self._calls) // self._calls, 0

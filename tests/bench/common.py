@@ -14,7 +14,8 @@ import pyarrow.csv
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     AddData,

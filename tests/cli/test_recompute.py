@@ -11,7 +11,8 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.data.parquet.slices import SliceProperties, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import write_slice
 from odf_engine.engines.contract import Engine, TransactionResult
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp

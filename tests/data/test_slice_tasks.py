@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,17 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
-from odf_engine.data.parquet import row_groups
+from odf_engine.data.parquet import row_groups, slice_tasks
 from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slice_rows import SliceProperties, SliceRowBuilder
 from odf_engine.data.parquet.slice_tasks import (
     SliceTask,
     StoredRows,
     is_in_order,
+    join_row_groups,
+    plan_calls,
     plan_slices,
+    run_calls,
+    store_partition,
     store_rows,
-    write_rows,
+    write_task_slices,
 )
-from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, slice_schema, write_slices
+from odf_engine.data.parquet.slices import WrittenSlice, slice_schema
 from odf_engine.errors import BadData, OdfError, Unsupported
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
@@ -43,22 +49,29 @@ PROPERTIES = SliceProperties(
 )
 
 
+def store(task: SliceTask, partitions: Sequence[pa.Table]) -> list[StoredRows]:
+    """Store the rows of partitions by tasks, which are sent to another process."""
+    task = pickle.loads(pickle.dumps(task))
+    results = [
+        result for table in partitions for result in store_partition(task, table.schema, messages(table))
+    ]
+    return [part for parts in require(results) for part in parts]
+
+
 def messages(table: pa.Table) -> Iterator[bytes]:
     return (batch.serialize().to_pybytes() for batch in table.to_batches(max_chunksize=3))
 
 
-def store(task: SliceTask, partitions: Sequence[pa.Table]) -> list[StoredRows]:
-    """Store the rows of partitions by tasks, which are sent to another process."""
-    task = pickle.loads(pickle.dumps(task))
-    parts = [part for table in partitions for part in store_rows(task, table.schema, messages(table))]
-    assert not any(isinstance(part, OdfError) for part in parts), parts
-    return parts  # type: ignore[return-value]
+def write(task: SliceTask, parts: Sequence[StoredRows]) -> list[WrittenSlice]:
+    slices = plan_slices(task, parts)
+    calls = plan_calls(task, parts, slices)
+    results = require(pickle.loads(pickle.dumps(list(run_calls(pickle.loads(pickle.dumps(calls)))))))
+    return [join_row_groups(task, results)] if len(slices) == 1 else results
 
 
-def write(task: SliceTask, parts: Sequence[StoredRows], counts: Sequence[int]) -> list[WrittenSlice]:
-    spans = [(sum(counts[:number]), count) for number, count in enumerate(counts)]
-    results = [pickle.loads(pickle.dumps(part)) for span in spans for part in write_rows(task, parts, [span])]
-    return [result._replace(path=Path()) for result in results]
+def require(results: list[Any]) -> list[Any]:
+    assert not any(isinstance(result, OdfError) for result in results), results
+    return results
 
 
 values = st.tuples(
@@ -75,9 +88,14 @@ values = st.tuples(
     cuts=st.lists(st.integers(0, 60), max_size=4),
     limits=st.none() | st.builds(SliceLimits, st.integers(1, 40), st.integers(1, 400)),
     max_rows=st.integers(1, 20),
+    counted_until=st.none() | st.just(Timestamp.from_ms(4)),
 )
 def test_tasks_write_the_slices_of_one_process(
-    rows: list[tuple[object, ...]], cuts: list[int], limits: SliceLimits | None, max_rows: int
+    rows: list[tuple[object, ...]],
+    cuts: list[int],
+    limits: SliceLimits | None,
+    max_rows: int,
+    counted_until: Timestamp | None,
 ) -> None:
     table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[]] * 4, schema=ROWS)
     bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
@@ -85,14 +103,15 @@ def test_tasks_write_the_slices_of_one_process(
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(row_groups, "MAX_ROWS", max_rows)
         patch.setattr(row_groups, "MAX_BYTES", 200)
-        task = SliceTask(PROPERTIES, limits, Path(folder), pa.__version__)
-        parts = store(task, partitions)
-        by_tasks = write(task, parts, plan_slices(task, parts))
+        patch.setattr(slice_tasks, "_MAX_FILE_BYTES", 300)
+        patch.setattr(slice_tasks, "_GROUPS_OF_TASK", 2)
+        properties = replace(PROPERTIES, counted_until=counted_until)
+        task = SliceTask(properties, limits, Path(folder), pa.__version__)
+        by_tasks = write(task, store(task, partitions))
         paths = (Path(folder) / f"{number}" for number in range(len(rows)))
-        alone = write_slices(
-            table.to_batches(), PROPERTIES, new_path=lambda: next(paths), reporter=Reporter(), limits=limits
-        )
-    assert by_tasks == [written._replace(path=Path()) for written in alone]
+        alone = write_task_slices(table.to_batches(), task, lambda: next(paths), Reporter())
+        assert [part.path.read_bytes() for part in by_tasks] == [part.path.read_bytes() for part in alone]
+    assert [part._replace(path=Path()) for part in by_tasks] == [part._replace(path=Path()) for part in alone]
 
 
 @pytest.mark.parametrize(
@@ -118,16 +137,25 @@ def test_order_of_event_times(times: list[list[int | None]], ascends: bool, tmp_
 def test_errors_are_results(tmp_path: Path) -> None:
     task = SliceTask(PROPERTIES, None, tmp_path, pa.__version__)
     wrong = pa.table({"op": [9], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)
-    (error,) = store_rows(task, wrong.schema, messages(wrong))
+    (error,) = store_partition(task, wrong.schema, messages(wrong))
     assert isinstance(error, BadData)
-    other = replace(task, pyarrow="1.0")
-    (error,) = store_rows(other, ROWS, [])
+    (error,) = store_partition(replace(task, pyarrow="1.0"), ROWS, [])
     assert isinstance(error, Unsupported)
     assert "not 1.0" in error.message
-    (error,) = write_rows(other, [], [(0, 1)])
-    assert isinstance(error, Unsupported)
     elsewhere = replace(task, folder=tmp_path / "missing")
     right = pa.table({"op": [0], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)
-    (error,) = store_rows(elsewhere, ROWS, messages(right))
+    (error,) = store_partition(elsewhere, ROWS, messages(right))
     assert isinstance(error, OdfError)
     assert str(tmp_path / "missing") in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_the_rows_remove_the_files(tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from SliceRowBuilder(PROPERTIES).enforce_schema(table.to_batches(), Reporter())
+        raise BadData("the end is damaged")
+
+    table = pa.table({"op": [0], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)
+    with pytest.raises(BadData):
+        store_rows(SliceTask(PROPERTIES, None, tmp_path, pa.__version__), rows())
+    assert list(tmp_path.iterdir()) == []

@@ -23,8 +23,9 @@ from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import digest_file, logical_hash
 from odf_engine.data.parquet import row_groups, slices
 from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slice_rows import SliceProperties
 from odf_engine.data.parquet.slices import (
-    SliceProperties,
+    RowGroupWriter,
     WrittenSlice,
     read_batches,
     slice_schema,
@@ -591,11 +592,11 @@ def test_row_groups_are_checked_before_other_threads_read_them(
 ) -> None:
     threads: set[int] = set()
 
-    def annotate(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def annotate(_: RowGroupWriter, rows: pa.RecordBatch) -> pa.RecordBatch:
         threads.add(threading.get_ident())
-        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        return rows
 
-    monkeypatch.setattr(slices, "_annotated", annotate)
+    monkeypatch.setattr(RowGroupWriter, "annotate", annotate)
     written(_many(), tmp_path / "s")
     assert threads == {threading.get_ident()}
 

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
-from odf_engine.data.parquet.slices import SliceProperties, read_batches, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import read_batches, write_slice
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.derive.verify.model import IntegrityReport
 from odf_engine.derive.verify.replay import Replay, first_difference

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.engines import engine_router
 from odf_engine.engines.contract import Operation, TransactionResult
 from odf_engine.errors import BadData, Unsupported

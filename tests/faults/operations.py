@@ -27,7 +27,8 @@ from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, read_batches, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import read_batches, write_slice
 from odf_engine.derive.run import reset_dataset, transform
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.engines.contract import TransactionResult

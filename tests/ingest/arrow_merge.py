@@ -21,13 +21,8 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import (
-    SliceProperties,
-    WrittenSlice,
-    read_batches,
-    slice_schema,
-    write_slices,
-)
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slices
 from odf_engine.errors import BadData
 from odf_engine.identity.did import DatasetId
 from odf_engine.ingest.merge import merge_changelog, merge_upsert

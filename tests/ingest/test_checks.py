@@ -14,7 +14,8 @@ from odf_engine.checks import key_rules
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
-from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
 from odf_engine.derive.query_migration import migrate_query
 from odf_engine.derive.run import transform
 from odf_engine.engines.spark_engine import SparkEngine

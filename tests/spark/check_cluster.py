@@ -7,7 +7,7 @@ standalone cluster on the loopback address. The pipeline has two pulls of ROWS r
 are several splits of text), of long rows whose slices executors write, and of snapshots; a filter, windows
 with sums of DOUBLE, joins in time, and groups that are corrected. Each run compares the logical hashes of all
 datasets with the first run, and verifies the datasets of `local[1]` by replay. In every other run on the
-cluster, an executor is killed.
+cluster, an executor is killed. The executors write all slices there (column "there").
 
 Then `local[1]` verifies the datasets of the last run. In one more run, the datasets are in an S3 store (the
 server of moto), an executor is killed, and Spark on the cluster verifies the datasets in another workspace
@@ -47,7 +47,7 @@ class Check:
         self.failed = False
         make_sources(root / "source", rows)
         print(
-            f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}{'pulls':>6}"
+            f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}{'there':>6}"
             "  state, bytes"
         )
 

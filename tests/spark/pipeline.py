@@ -165,7 +165,7 @@ class Done(msgspec.Struct, kw_only=True):
         findings: of the verification.
         transforms: how many transactions were run again.
         lost: how many executors Spark lost.
-        by_executors: how many pulls were written by executors.
+        by_executors: how many pulls and transforms were written by executors.
         seconds: from begin to end, without Spark's start.
     """
 
@@ -262,7 +262,7 @@ class Pipeline:
                 if name in MERGES:
                     pull(self.workspace, self._entry(name), self._runtime, self.reporter)
                 else:
-                    transform(self.workspace, self._entry(name), self._engine, Reporter())
+                    transform(self.workspace, self._entry(name), self._engine, self.reporter)
                 lost += 0 if killer is None else killer.finish()
         return lost
 
@@ -291,12 +291,12 @@ class Pipeline:
 
 
 class _CountingReporter(Reporter):
-    """Counts the pulls that executors have written."""
+    """Counts the pulls and transforms that executors have written."""
 
     by_executors = 0
 
     def log(self, text: str, level: str = "info") -> None:
-        self.by_executors += " by executors " in text
+        self.by_executors += "by executors" in text
 
 
 def _hash(entry: DatasetEntry) -> str:
@@ -362,9 +362,11 @@ def _executors(runtime: SparkRuntime) -> list[Any]:
 
 def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
     """Does jobs, one after the other, with a Spark of its own."""
+    from odf_engine.spark import executor_slices
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.spark.runtime.spark_conf import SparkOptions
 
+    executor_slices.MAX_LOCAL_BYTES = 0  # executors write the few rows of this pipeline
     scratch = Path(place.scratch)
     runtime = SparkRuntime(
         SparkOptions(**place.options), scratch / "spark.log", scratch / "cache",

@@ -20,7 +20,8 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSchema

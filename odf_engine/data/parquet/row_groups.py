@@ -54,17 +54,20 @@ def split_row_groups(
         yield RowGroup(_concat(parts), number)
 
 
-def count_slice_rows(
+def count_row_groups(
     batches: Iterable[pa.RecordBatch],
     limits: SliceLimits | None = None,
     may_end: Callable[[pa.RecordBatch], bool] = lambda rows: True,
-) -> list[int]:
-    """Return the number of rows of each slice; see :func:`split_row_groups`. No values are copied."""
-    counts: list[int] = []
+) -> list[list[int]]:
+    """Return the numbers of rows of the row groups of each slice, which :func:`split_row_groups` returns.
+
+    No values are copied.
+    """
+    counts: list[list[int]] = []
     for parts, number in _split(batches, limits, may_end):
         if number == len(counts):
-            counts.append(0)
-        counts[number] += sum(part.num_rows for part in parts)
+            counts.append([])
+        counts[number].append(sum(part.num_rows for part in parts))
     return counts
 
 

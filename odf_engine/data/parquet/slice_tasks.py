@@ -1,24 +1,43 @@
 """Tasks that executors of a cluster run to write slices. They need this package, PyArrow and msgspec.
 
-The rows of a query are stored as one Arrow file for each partition. The coordinator decides from their counts
-which rows become a slice. Then a task writes each slice. The files have unique names, so that a task that is
-repeated, or runs twice, does no harm.
+The rows are stored as Arrow files. The coordinator decides from their sizes which rows become a slice. If
+there are several slices, a task writes each of them. Otherwise, tasks encode the row groups of the only
+slice, others hash its columns, and one joins the row groups. All files have unique names, so that a task
+that is repeated, or runs twice, does no harm.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
+from typing import Final
 
 from odf_engine.base.arrow import pa, pc, types
 from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter
-from odf_engine.data.parquet.row_groups import SliceLimits, count_slice_rows
-from odf_engine.data.parquet.slices import SliceProperties, SliceRowBuilder, WrittenSlice, write_slices
+from odf_engine.data.digest import leaf_array, schema_bytes, value_bytes
+from odf_engine.data.parquet.file_join import join_files
+from odf_engine.data.parquet.row_groups import SliceLimits, count_row_groups, split_row_groups
+from odf_engine.data.parquet.slice_rows import EventTimes, SliceProperties, SliceRowBuilder
+from odf_engine.data.parquet.slices import (
+    HashingFile,
+    RowGroupWriter,
+    WrittenSlice,
+    dictionary_columns,
+    write_slices,
+)
 from odf_engine.errors import OdfError, Unsupported
+from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
+from odf_engine.metadata.model import OffsetInterval
+
+_MAX_FILE_BYTES: Final = 256 << 20
+_GROUPS_OF_TASK: Final = 4
 
 
 @dataclass(frozen=True)
@@ -37,15 +56,26 @@ class SliceTask:
     folder: Path
     pyarrow: str = ""
 
-    def check_version(self) -> None:
-        """Check that this process encodes slices as the coordinator does.
+    def new_file(self, suffix: str) -> Path:
+        """Return a new path in the folder."""
+        return self.folder / f"{uuid.uuid4().hex}{suffix}"
 
-        Raises:
-            Unsupported: it has another version of PyArrow.
-        """
-        if pa.__version__ != self.pyarrow:
-            problem = f"an executor has PyArrow {pa.__version__}, not {self.pyarrow}"
-            raise Unsupported(problem, hint=f"install PyArrow {self.pyarrow} on all machines of the cluster")
+    def starting_at(self, row: int) -> SliceProperties:
+        """Return the properties of the rows from number ``row`` on."""
+        return replace(self.properties, first_offset=self.properties.first_offset + row)
+
+
+WriteSlices = Callable[
+    [Iterable["pa.RecordBatch"], SliceTask, Callable[[], Path], Reporter], list[WrittenSlice]
+]
+"""Writes rows as slices at the paths that a function returns."""
+
+
+def write_task_slices(
+    batches: Iterable[pa.RecordBatch], task: SliceTask, new_path: Callable[[], Path], reporter: Reporter
+) -> list[WrittenSlice]:
+    """Write the slices of a task in this process; see :func:`write_slices`."""
+    return write_slices(batches, task.properties, new_path=new_path, reporter=reporter, limits=task.limits)
 
 
 @dataclass(frozen=True)
@@ -63,10 +93,33 @@ class StoredRows:
     times: tuple[int, int] | None
 
 
-def store_rows(
-    task: SliceTask, schema: pa.Schema, messages: Iterable[bytes]
-) -> Iterator[StoredRows | OdfError]:
-    """Store the rows of a partition; yield the stored rows, or an error, or nothing if there are no rows.
+@dataclass(frozen=True)
+class Call:
+    """A function call that a task runs; :meth:`run` returns its result or its error."""
+
+    task: SliceTask
+    function: Callable[[], object]
+
+    def run(self) -> object:
+        """Return the result, or an :class:`OdfError`, which would lose its type if it was raised."""
+        try:
+            if pa.__version__ != self.task.pyarrow:
+                problem = f"an executor has PyArrow {pa.__version__}, not {self.task.pyarrow}"
+                hint = f"install PyArrow {self.task.pyarrow} on all machines of the cluster"
+                raise Unsupported(problem, hint=hint)
+            with translate_os_errors(self.task.folder):
+                return self.function()
+        except OdfError as error:
+            return error
+
+
+def run_calls(calls: Iterable[Call]) -> Iterator[object]:
+    """Yield the results of calls."""
+    return (call.run() for call in calls)
+
+
+def store_partition(task: SliceTask, schema: pa.Schema, messages: Iterable[bytes]) -> Iterator[object]:
+    """Store the rows of a partition; yield a list of :class:`StoredRows`, or an error.
 
     Args:
         task: the task.
@@ -74,29 +127,52 @@ def store_rows(
         messages: Arrow batches as IPC messages without a schema.
     """
     batches = (pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages)
+    builder = SliceRowBuilder(task.properties)
+    rows = builder.enforce_schema(batches, Reporter())
+    yield Call(task, lambda: store_rows(task, rows)).run()
+
+
+def store_rows(task: SliceTask, batches: Iterable[pa.RecordBatch]) -> list[StoredRows]:
+    """Store rows in Arrow files of bounded size.
+
+    Args:
+        task: the task.
+        batches: rows in the types of the slices, without offset and system time.
+
+    Raises:
+        BaseException: raised by the iterator; the files are removed.
+    """
+    stored: list[StoredRows] = []
+    remaining = filter(len, batches)
     try:
-        task.check_version()
-        builder = SliceRowBuilder(task.properties)
-        completed = filter(len, builder.enforce_schema(batches, Reporter()))
-        first = next(completed, None)
-        if first is None:
-            return
-        path = task.folder / f"{uuid.uuid4().hex}.arrow"
-        order = _EventTimeOrder(task.properties.vocab.event_time_column)
-        rows = 0
-        with (
-            translate_os_errors(path),
-            pa.OSFile(str(path), "wb") as file,
-            pa.ipc.new_file(file, first.schema) as writer,
-        ):
-            for batch in chain([first], completed):
+        while (first := next(remaining, None)) is not None:
+            stored.append(_store_file(task, chain([first], remaining), first.schema))
+    except BaseException:
+        remove_rows(stored)
+        raise
+    return stored
+
+
+def _store_file(task: SliceTask, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> StoredRows:
+    path = task.new_file(".arrow")
+    order = _EventTimeOrder(task.properties.vocab.event_time_column)
+    rows = size = 0
+    try:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            while size < _MAX_FILE_BYTES and (batch := next(batches, None)) is not None:
                 order.add(batch)
                 writer.write_batch(batch)
-                rows += batch.num_rows
-    except OdfError as error:
-        yield error
-    else:
-        yield StoredRows(path, rows, order.times)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return StoredRows(path, rows, order.times)
+
+
+def remove_rows(parts: Sequence[StoredRows]) -> None:
+    """Remove the files of stored rows."""
+    for part in parts:
+        part.path.unlink(missing_ok=True)
 
 
 def is_in_order(parts: Sequence[StoredRows]) -> bool:
@@ -108,50 +184,28 @@ def is_in_order(parts: Sequence[StoredRows]) -> bool:
     )
 
 
-def plan_slices(task: SliceTask, parts: Sequence[StoredRows]) -> list[int]:
-    """Return the number of rows of each slice. Only the sizes of texts and lists are read."""
-    builder = SliceRowBuilder(task.properties)
-    batches = (batch for part in parts for batch in _read(part.path, 0, part.rows))
-    return count_slice_rows(batches, task.limits, builder.ends_correction)
+def plan_slices(task: SliceTask, parts: Sequence[StoredRows]) -> list[list[int]]:
+    """Return the numbers of rows of the row groups of each slice.
 
-
-def write_rows(
-    task: SliceTask, parts: Sequence[StoredRows], spans: Iterable[tuple[int, int]]
-) -> Iterator[WrittenSlice | OdfError]:
-    """Write rows as slices; yield the slices, or an error.
-
-    Args:
-        task: the task.
-        parts: all stored rows, in order.
-        spans: the number of the first row of each slice, from 0, and the number of its rows.
+    Only the sizes of texts and lists are read.
     """
-    for first, rows in spans:
-        properties = replace(task.properties, first_offset=task.properties.first_offset + first)
-        try:
-            task.check_version()
-            (written,) = write_slices(
-                _rows_between(parts, first, first + rows),
-                properties,
-                new_path=lambda: task.folder / f"{uuid.uuid4().hex}.parquet",
-                reporter=Reporter(),
-                limits=task.limits,
-                threads=1,
-            )
-        except OdfError as error:
-            yield error
-        else:
-            yield written
+    builder = SliceRowBuilder(task.properties)
+    return count_row_groups(read_rows(parts), task.limits, builder.ends_correction)
 
 
-def _rows_between(parts: Sequence[StoredRows], start: int, end: int) -> Iterator[pa.RecordBatch]:
+def read_rows(
+    parts: Sequence[StoredRows], start: int = 0, end: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with the numbers from ``start`` up to ``end``."""
     for part, after in zip(parts, accumulate(part.rows for part in parts), strict=True):
         before = after - part.rows
-        if after > start and before < end:
-            yield from _read(part.path, max(start - before, 0), min(end - before, part.rows))
+        if after > start and (end is None or before < end):
+            yield from _read_file(
+                part.path, max(start - before, 0), part.rows if end is None else end - before
+            )
 
 
-def _read(path: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow file from ``start`` up to ``end``."""
+def _read_file(path: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
         before = 0
         for number in range(reader.num_record_batches):
@@ -160,6 +214,129 @@ def _read(path: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
             if first < last:
                 yield batch.slice(first, last - first)
             before += batch.num_rows
+
+
+def plan_calls(task: SliceTask, parts: Sequence[StoredRows], slices: Sequence[Sequence[int]]) -> list[Call]:
+    """Return the calls that write slices; :func:`join_row_groups` returns a single slice from their results.
+
+    Args:
+        task: the task.
+        parts: the stored rows, in order.
+        slices: the numbers of rows of the row groups of each slice.
+    """
+    if len(slices) > 1:
+        starts = accumulate((sum(groups) for groups in slices), initial=0)
+        return [
+            Call(task, partial(_write_slice, task, parts, start, sum(groups)))
+            for start, groups in zip(starts, slices, strict=False)
+        ]
+    groups = [count for rows in slices for count in rows]
+    leaves = range(len(schema_bytes(task.properties.schema)[1])) if groups else ()
+    hashes = [Call(task, partial(_hash_column, task, parts, leaf)) for leaf in leaves]
+    encoded = []
+    for first in range(0, len(groups), _GROUPS_OF_TASK):
+        start, rows = sum(groups[:first]), groups[first : first + _GROUPS_OF_TASK]
+        encoded.append(Call(task, partial(_encode_row_groups, task, parts, start, sum(rows))))
+    return [*hashes, *encoded]
+
+
+def _write_slice(task: SliceTask, parts: Sequence[StoredRows], start: int, rows: int) -> WrittenSlice:
+    (written,) = write_slices(
+        read_rows(parts, start, start + rows),
+        task.starting_at(start),
+        new_path=lambda: task.new_file(".parquet"),
+        reporter=Reporter(),
+        limits=task.limits,
+        threads=1,
+    )
+    return written
+
+
+@dataclass(frozen=True)
+class _EncodedRows:
+    """Row groups in a Parquet file."""
+
+    path: Path
+    rows: int
+    times: EventTimes
+
+
+def _encode_row_groups(task: SliceTask, parts: Sequence[StoredRows], start: int, rows: int) -> _EncodedRows:
+    """Write row groups as a file of their own."""
+    properties = task.starting_at(start)
+    builder, vocab = SliceRowBuilder(properties), properties.vocab
+    event_time = properties.schema.field(vocab.event_time_column)
+    times = EventTimes(event_time.type, properties.counted_until)
+    path = task.new_file(".parquet")
+    with _new_file(path) as sink:
+        writer = RowGroupWriter(sink, builder.schema, vocab, _dictionary_columns(task, parts))
+        for group in split_row_groups(read_rows(parts, start, start + rows)):
+            completed = builder.add_system_columns(group.rows)
+            times.update(completed.column(event_time.name))
+            writer.write(writer.annotate(completed))
+        writer.close()
+    return _EncodedRows(path, rows, times)
+
+
+def _dictionary_columns(task: SliceTask, parts: Sequence[StoredRows]) -> list[str]:
+    """Return the columns with a dictionary, which depend on the first row group of the slice."""
+    first = next(split_row_groups(read_rows(parts))).rows
+    return dictionary_columns(
+        SliceRowBuilder(task.properties).add_system_columns(first), task.properties.vocab
+    )
+
+
+def _hash_column(task: SliceTask, parts: Sequence[StoredRows], number: int) -> bytes:
+    """Return the digest of a column of the logical hash."""
+    builder = SliceRowBuilder(task.properties)
+    leaf = schema_bytes(builder.schema)[1][number]
+    hasher = hashlib.sha3_256(leaf.type_bytes)
+    for batch in read_rows(parts):
+        for piece in value_bytes(leaf_array(builder.add_system_columns(batch), leaf.path)):
+            hasher.update(piece)
+    return hasher.digest()
+
+
+def join_row_groups(task: SliceTask, results: Sequence[object]) -> WrittenSlice:
+    """Join the results of the calls that write a single slice; at least one row group."""
+    encoded = [result for result in results if isinstance(result, _EncodedRows)]
+    path = task.new_file(".parquet")
+    with _new_file(path) as sink:
+        join_files([part.path for part in encoded], sink.write)
+    total = hashlib.sha3_256(schema_bytes(task.properties.schema)[0])
+    for digest in results:
+        if isinstance(digest, bytes):
+            total.update(digest)
+    times, rows = encoded[0].times, sum(part.rows for part in encoded)
+    for part in encoded[1:]:
+        times.add(part.times)
+    first = task.properties.first_offset
+    return WrittenSlice(
+        path,
+        Multihash(ARROW0_SHA3_256, total.digest()),
+        Multihash(SHA3_256, sink.hasher.digest()),
+        sink.size,
+        rows,
+        OffsetInterval(first, first + rows - 1),
+        times.max,
+        times.min,
+        times.max_counted,
+        times.rows_ahead,
+    )
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[HashingFile]:
+    """Open a new file, which is removed on errors."""
+    sink = HashingFile(path)
+    try:
+        yield sink
+        sink.sync()
+        sink.close_file()
+    except BaseException:
+        sink.close_file()
+        path.unlink(missing_ok=True)
+        raise
 
 
 class _EventTimeOrder:

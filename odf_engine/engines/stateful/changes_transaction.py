@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.executor_slices import write_session_slices
 from odf_engine.spark.plan_rewrite import null_value, run_sql
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
@@ -354,6 +356,7 @@ class ChangesTransaction(QueryTransaction):
                 contract.schema,
                 request,
                 self._reporter,
+                partial(write_session_slices, self._session),
             )
         new_state = ResultState(
             queries=list(self._steps), retracted=list(retracted), temporal_tables=self._tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.executor_slices import write_session_slices
 from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     is_session,
@@ -87,7 +89,8 @@ def recompute(
         contract.select_columns(contract.require_event_time(rows), pa.repeat(zeros, rows.num_rows))
         for rows in arrow_batches(frame, reporter)[1]
     )
-    written = write_result(rows, contract.schema, request, reporter)
+    write_slices = partial(write_session_slices, session)
+    written = write_result(rows, contract.schema, request, reporter, write_slices)
     until = batch.watermark if batch is not None and batch.has_unmatched else None
     watermark = Timestamp.from_ms(until) if until else None
     return TransactionResult(written, contract.schema, None, watermark=watermark)

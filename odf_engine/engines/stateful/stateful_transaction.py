@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -60,6 +60,7 @@ from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.executor_slices import write_session_slices
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import run_sql
 from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms
@@ -548,7 +549,8 @@ class StatefulTransaction(QueryTransaction):
         self, parts: Sequence[Iterator[pa.RecordBatch]], contract: OutputContract
     ) -> WrittenSlice | None:
         selected = (_select_columns(contract, batch) for rows in parts for batch in rows)
-        return write_result(selected, contract.schema, self._request, self._reporter)
+        write_slices = partial(write_session_slices, self._session)
+        return write_result(selected, contract.schema, self._request, self._reporter, write_slices)
 
 
 def _exclusive(watermark: int | None, exact: bool) -> int | None:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from odf_engine.base.arrow import pa
 from odf_engine.data.ddl import parse_ddl, timestamp_type, to_ddl, type_ddl
 from odf_engine.data.odf_schema import declared_types, nullable_type
-from odf_engine.data.parquet.slices import check_system_columns, slice_schema
+from odf_engine.data.parquet.slice_rows import check_system_columns
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.data.schema_enforcement import equal_except_precision, match_columns, slice_type
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DataSchema, DatasetVocabulary

@@ -20,13 +20,8 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import LogicalHasher, SerialExecutors, digest_file, physical_hash
-from odf_engine.data.parquet.slices import (
-    SliceProperties,
-    WrittenSlice,
-    read_batches,
-    slice_schema,
-    write_slice,
-)
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
 from tests.bench.common import COLUMNS, make_csv

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slices
+from odf_engine.data.parquet.slice_rows import SliceProperties
+from odf_engine.data.parquet.slices import slice_schema, write_slices
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost, max_memory, run_in_process
