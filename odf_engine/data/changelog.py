@@ -80,6 +80,12 @@ class OperationCheck:
         return f"row {self._rows - 1} is a -C without a following +C"
 
 
+def has_corrections(operations: pa.Array) -> bool:
+    """Return whether rows with these operations are parts of corrections."""
+    parts = pa.array([Op.CORRECT_FROM, Op.CORRECT_TO], operations.type)
+    return bool(pc.any(pc.is_in(operations, parts)).as_py())
+
+
 def repair_correction_pairs(
     batches: Iterable[pa.RecordBatch], position: str, operation: str
 ) -> Iterator[pa.RecordBatch]:
@@ -119,8 +125,7 @@ def _open_end(rows: pa.RecordBatch, position: str, operation: str) -> int:
 
 def _settled(rows: pa.RecordBatch, position: str, operation: str) -> pa.RecordBatch:
     operations = rows.column(operation)
-    corrections = pc.is_in(operations, pa.array([Op.CORRECT_FROM, Op.CORRECT_TO], operations.type))
-    if not pc.any(corrections).as_py():
+    if not has_corrections(operations):
         return rows
     codes: list[int] = operations.to_pylist()
     places: list[int] = rows.column(position).to_pylist()

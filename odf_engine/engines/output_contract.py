@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from odf_engine.data.changelog import (
     POSITION,
     ROWS,
     Op,
+    has_corrections,
     repair_correction_pairs,
     split_corrections,
 )
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.parquet.slice_rows import SliceProperties
-from odf_engine.data.parquet.slice_tasks import SliceTask, WriteSlices, write_task_slices
+from odf_engine.data.parquet.slice_rows import SliceProperties, SliceRowBuilder
+from odf_engine.data.parquet.slice_tasks import DependentRows, SliceTask, WriteSlices, write_task_slices
 from odf_engine.data.parquet.slices import WrittenSlice, slice_schema
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
@@ -310,6 +312,48 @@ class OutputContract:
         return (self.select_columns(batch, batch.column(OPERATION)) for batch in rows)
 
 
+@dataclass(frozen=True)
+class StatelessRows:
+    """Prepares rows of a stateless query, whose sort key is the position unless the query has an ORDER BY.
+
+    Attributes:
+        contract: the required columns.
+        properties: the properties of the slice.
+        ordered: the query has an ORDER BY.
+    """
+
+    contract: OutputContract
+    properties: SliceProperties
+    ordered: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+        """Yield the rows, and their positions.
+
+        Raises:
+            DependentRows: a row is a part of a correction, whose other part can be in another partition.
+        """
+        builder = SliceRowBuilder(self.properties)
+        for batch in batches:
+            if not self.ordered and has_corrections(batch.column(OPERATION)):
+                raise DependentRows("the rows have corrections")
+            checked = self.contract.require_event_time(batch)
+            rows = self.contract.stateless_rows([checked], ordered=self.ordered)
+            keys = None if self.ordered else batch.column(POSITION)
+            yield from ((part, keys) for part in builder.enforce_schema(rows, Reporter()))
+
+
+def slice_task(schema: pa.Schema, request: TransformRequest) -> SliceTask:
+    """Return the task to write the slice of a transaction with the given schema."""
+    properties = SliceProperties(
+        schema=schema,
+        vocab=request.vocab,
+        first_offset=request.next_offset,
+        system_time=request.system_time,
+        fallback_event_time=request.system_time,
+    )
+    return SliceTask(properties, None, Path(request.new_checkpoint_path).parent, pa.__version__)
+
+
 def write_result(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
@@ -326,15 +370,7 @@ def write_result(
         reporter: receives amounts; checked for cancellation.
         write: writes the rows.
     """
-    properties = SliceProperties(
-        schema=schema,
-        vocab=request.vocab,
-        first_offset=request.next_offset,
-        system_time=request.system_time,
-        fallback_event_time=request.system_time,
-    )
-    task = SliceTask(properties, None, Path(request.new_checkpoint_path).parent, pa.__version__)
-    slices = write(batches, task, lambda: Path(request.new_data_path), reporter)
+    slices = write(batches, slice_task(schema, request), lambda: Path(request.new_data_path), reporter)
     return slices[0] if slices else None
 
 

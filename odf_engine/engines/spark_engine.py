@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,8 +27,9 @@ from odf_engine.engines.contract import (
 from odf_engine.engines.output_contract import (
     EmittedRows,
     OutputContract,
+    StatelessRows,
     input_schemas,
-    write_result,
+    slice_task,
 )
 from odf_engine.engines.row_provenance import all_input_rows, provenance_of_positions
 from odf_engine.engines.stateful.as_of_transaction import (
@@ -56,7 +56,7 @@ from odf_engine.metadata.model import (
 from odf_engine.rows.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.executor_slices import write_session_slices
+from odf_engine.spark.executor_slices import ExecutorWriter
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (
     OriginTracker,
@@ -69,7 +69,7 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.query_functions import register_functions
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
-from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batches
+from odf_engine.spark.row_order import OrderedFrame, SortOrder, Step, run_sorted, sorted_batches
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
@@ -336,25 +336,35 @@ def _run_stateless(
     """
     contract = OutputContract(_query_columns(tracked.frame), request.vocab, declared, input_schemas(request))
 
-    def write(sort: bool) -> WrittenSlice | None:
-        batches = _sorted_rows(tracked, contract.require_event_time, reporter, sort=sort)
-        rows = contract.stateless_rows(batches, ordered=tracked.ordered)
-        write_slices = partial(write_session_slices, tracked.frame.sparkSession)
-        return write_result(rows, contract.schema, request, reporter, write_slices)
+    task = slice_task(contract.schema, request)
+    writer = ExecutorWriter(tracked.frame.sparkSession, task, lambda: Path(request.new_data_path), reporter)
 
-    return TransactionResult(run_sorted(write), contract.schema)
+    def write(sort: bool) -> list[WrittenSlice]:
+        batches = _sorted_rows(tracked, contract.require_event_time, reporter, sort=sort)
+        return writer.write_batches(contract.stateless_rows(batches, ordered=tracked.ordered))
+
+    prepare = StatelessRows(contract, task.properties, tracked.ordered)
+    written = writer.write_frame(_ordered_frame(tracked, lambda batch: batch), prepare, reporter)
+    if written is None:
+        written = run_sorted(write)
+    return TransactionResult(written[0] if written else None, contract.schema)
 
 
 def _sorted_rows(
     tracked: TrackedResult, step: Step, reporter: Reporter, *, sort: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a result, ordered by its ORDER BY or by position."""
+    frame = _ordered_frame(tracked, step)
+    return sorted_batches(frame.make_frame, frame.order, reporter, sort=sort)
+
+
+def _ordered_frame(tracked: TrackedResult, step: Step) -> OrderedFrame:
     order = SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
 
     def make_frame(sort: bool) -> tuple[DataFrame, Step]:
         return tracked.frame.sort(POSITION) if sort and not tracked.ordered else tracked.frame, step
 
-    return sorted_batches(make_frame, order, reporter, sort=sort)
+    return OrderedFrame(make_frame, order)
 
 
 def define_system_time(session: SparkSession, time: str) -> None:

@@ -27,7 +27,7 @@ from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
 from odf_engine.data.parquet.slice_rows import SliceProperties
-from odf_engine.data.parquet.slice_tasks import SliceTask
+from odf_engine.data.parquet.slice_tasks import SliceTask, SourceRows
 from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import (
@@ -525,7 +525,7 @@ class PayloadJob:
         writer = ExecutorWriter(self._session, task, new_path, self._progress.writes)
         if prepared.frame is not None:
             started = monotonic()
-            written = writer.write_frame(prepared.frame, self._progress.reads)
+            written = writer.write_frame(prepared.frame, SourceRows(task.properties), self._progress.reads)
             if written is not None:
                 self._report_written(written, started)
                 return StagedSlices(schema, MergedSlices(written, None))

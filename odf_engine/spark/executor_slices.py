@@ -19,6 +19,8 @@ from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slice_rows import SliceRowBuilder
 from odf_engine.data.parquet.slice_tasks import (
     Call,
+    DependentRows,
+    PrepareRows,
     SliceTask,
     StoredRows,
     is_in_order,
@@ -83,16 +85,20 @@ class ExecutorWriter:
         context = self._session.sparkContext
         return not is_local(str(context.master)) and context.applicationId not in _unusable
 
-    def write_frame(self, ordered: OrderedFrame, reads: Reporter) -> list[WrittenSlice] | None:
+    def write_frame(
+        self, ordered: OrderedFrame, prepare: PrepareRows, reads: Reporter
+    ) -> list[WrittenSlice] | None:
         """Write the rows of a frame, which do not pass through this process.
 
         Args:
             ordered: the rows and their order.
+            prepare: completes the rows of each partition; it is sent to the executors.
             reads: receives the rows and bytes that are read.
 
         Returns:
             The slices, or None if the rows must be read by this process: there are no executors, the rows
-            are a single partition, or a row is invalid, whose error then has its location.
+            are a single partition or depend on other partitions, or a row is invalid, whose error then has
+            its location.
 
         Raises:
             Cancelled, SparkFailed: a job failed.
@@ -105,8 +111,8 @@ class ExecutorWriter:
         if partitions is None or partitions.getNumPartitions() < 2:
             return None
         try:
-            parts = self._store_in_order(ordered, frame, reads)
-        except (BadData, InvalidSchema):
+            parts = self._store_in_order(ordered, frame, prepare, reads)
+        except (BadData, InvalidSchema, DependentRows):
             return None
         except Unsupported as error:
             self._report_unusable(error)
@@ -128,7 +134,8 @@ class ExecutorWriter:
             buffered.append(batch)
             size += batch.nbytes
             if size > MAX_LOCAL_BYTES:
-                parts = store_rows(self._task, chain(_consume(buffered), rows))
+                remaining = chain(_consume(buffered), rows)
+                parts = store_rows(self._task, ((batch, None) for batch in remaining))
                 try:
                     return self._write_stored(parts)
                 finally:
@@ -162,20 +169,20 @@ class ExecutorWriter:
             return _require(context.parallelize(calls, len(calls)).mapPartitions(run_calls).collect())
 
     def _store_in_order(
-        self, ordered: OrderedFrame, frame: DataFrame, reporter: Reporter
+        self, ordered: OrderedFrame, frame: DataFrame, prepare: PrepareRows, reporter: Reporter
     ) -> list[StoredRows] | None:
         """Store the rows of all partitions, in order; sorted by Spark if they are not in order."""
         order = ordered.order
         if not order.keys or order.passes:
-            parts = self._store(frame, reporter)
+            parts = self._store(frame, prepare, reporter)
             if parts is None or not order.keys or is_in_order(parts):
                 return parts
             remove_rows(parts)
-            reporter.log("the rows are not ordered by event time: sorting them")
+            reporter.log("the rows are not in order: sorting them")
         with sort_partitions(frame.sparkSession, SORT_PARTITIONS):
-            return self._store(ordered.make_frame(True)[0], reporter)
+            return self._store(ordered.make_frame(True)[0], prepare, reporter)
 
-    def _store(self, frame: DataFrame, reporter: Reporter) -> list[StoredRows] | None:
+    def _store(self, frame: DataFrame, prepare: PrepareRows, reporter: Reporter) -> list[StoredRows] | None:
         session = frame.sparkSession
         schema = arrow_schema(frame.schema)
         with cancellable(session, reporter, ProgressPoller):
@@ -184,7 +191,8 @@ class ExecutorWriter:
                 return None
             _send_package(session.sparkContext)
             rows = RDD(partitions, session.sparkContext, NoOpSerializer())  # type: ignore[arg-type]
-            results = rows.mapPartitions(partial(store_partition, self._task, schema)).collect()
+            reporter.log("the rows are read by executors", "debug")
+            results = rows.mapPartitions(partial(store_partition, self._task, prepare, schema)).collect()
         return [part for parts in _require(results) for part in parts]
 
     def _report_unusable(self, error: Unsupported) -> None:

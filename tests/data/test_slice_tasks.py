@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet import row_groups, slice_tasks
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slice_rows import SliceProperties, SliceRowBuilder
+from odf_engine.data.parquet.slice_rows import SliceProperties
 from odf_engine.data.parquet.slice_tasks import (
     SliceTask,
+    SourceRows,
     StoredRows,
     is_in_order,
     join_row_groups,
@@ -48,12 +49,16 @@ PROPERTIES = SliceProperties(
     fallback_event_time=Timestamp.from_ms(500),
 )
 
+SOURCE = SourceRows(PROPERTIES)
+
 
 def store(task: SliceTask, partitions: Sequence[pa.Table]) -> list[StoredRows]:
     """Store the rows of partitions by tasks, which are sent to another process."""
     task = pickle.loads(pickle.dumps(task))
     results = [
-        result for table in partitions for result in store_partition(task, table.schema, messages(table))
+        result
+        for table in partitions
+        for result in store_partition(task, SourceRows(task.properties), table.schema, messages(table))
     ]
     return [part for parts in require(results) for part in parts]
 
@@ -137,22 +142,22 @@ def test_order_of_event_times(times: list[list[int | None]], ascends: bool, tmp_
 def test_errors_are_results(tmp_path: Path) -> None:
     task = SliceTask(PROPERTIES, None, tmp_path, pa.__version__)
     wrong = pa.table({"op": [9], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)
-    (error,) = store_partition(task, wrong.schema, messages(wrong))
+    (error,) = store_partition(task, SOURCE, wrong.schema, messages(wrong))
     assert isinstance(error, BadData)
-    (error,) = store_partition(replace(task, pyarrow="1.0"), ROWS, [])
+    (error,) = store_partition(replace(task, pyarrow="1.0"), SOURCE, ROWS, [])
     assert isinstance(error, Unsupported)
     assert "not 1.0" in error.message
     elsewhere = replace(task, folder=tmp_path / "missing")
     right = pa.table({"op": [0], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)
-    (error,) = store_partition(elsewhere, ROWS, messages(right))
+    (error,) = store_partition(elsewhere, SOURCE, ROWS, messages(right))
     assert isinstance(error, OdfError)
     assert str(tmp_path / "missing") in str(error)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_of_the_rows_remove_the_files(tmp_path: Path) -> None:
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield from SliceRowBuilder(PROPERTIES).enforce_schema(table.to_batches(), Reporter())
+    def rows() -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        yield from SOURCE(table.to_batches())
         raise BadData("the end is damaged")
 
     table = pa.table({"op": [0], "event_time": [None], "text": [None], "numbers": [None]}, schema=ROWS)

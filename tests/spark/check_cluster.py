@@ -93,7 +93,7 @@ class Check:
         state = ", ".join(str(sizes[-1]) for sizes in done.checkpoints.values() if sizes)
         print(
             f"{name:24}{done.seconds:8.1f}  {'same' if same else 'OTHER':6}{done.transforms:9}"
-            f"{len(done.findings):9}{done.lost:5}{done.by_executors:6}  {state}",
+            f"{len(done.findings):9}{done.lost:5}{done.by_executors[1]:6}  {state}",
             flush=True,
         )
         for finding in done.findings:

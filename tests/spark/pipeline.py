@@ -75,13 +75,14 @@ MERGES: Final = {
 """The roots. The files of ``notes`` are larger than a partition of Spark, so that executors write them."""
 NOTES: Final = 3000
 """Number of rows of a file with notes, which are longer than 6,000 characters."""
-TARGET_RECORDS: Final = 1000
+TARGET_RECORDS: Final = 500
 """Maximum number of rows of a slice."""
 QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "warm": (
         ("readings",),
         "SELECT event_time, id, region, temperature * 1.8 + 32 AS fahrenheit FROM readings WHERE id % 50 = 7",
     ),
+    "short": (("notes",), "SELECT event_time, id, left(note, 9) AS note FROM notes WHERE id % 3 < 2"),
     "hours": (
         ("readings",),
         "SELECT window.start AS event_time, region, sum(temperature) AS heat, avg(humidity) AS humidity, "
@@ -165,7 +166,7 @@ class Done(msgspec.Struct, kw_only=True):
         findings: of the verification.
         transforms: how many transactions were run again.
         lost: how many executors Spark lost.
-        by_executors: how many pulls and transforms were written by executors.
+        by_executors: how many pulls and transforms executors have read, and how many they have written.
         seconds: from begin to end, without Spark's start.
     """
 
@@ -174,7 +175,7 @@ class Done(msgspec.Struct, kw_only=True):
     findings: list[str]
     transforms: int
     lost: int
-    by_executors: int
+    by_executors: tuple[int, int]
     seconds: float
 
 
@@ -291,12 +292,15 @@ class Pipeline:
 
 
 class _CountingReporter(Reporter):
-    """Counts the pulls and transforms that executors have written."""
+    """Counts the pulls and transforms that executors have read and written."""
 
-    by_executors = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_executors = (0, 0)
 
     def log(self, text: str, level: str = "info") -> None:
-        self.by_executors += "by executors" in text
+        read, written = self.by_executors
+        self.by_executors = (read + ("read by executors" in text), written + ("written by executors" in text))
 
 
 def _hash(entry: DatasetEntry) -> str:
@@ -382,7 +386,7 @@ def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
 
 def _done(job: Job, runtime: SparkRuntime) -> Done:
     began = monotonic()
-    done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, by_executors=0, seconds=0)
+    done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, by_executors=(0, 0), seconds=0)
     if job.make is not None:
         made = Pipeline(Path(job.make), runtime, job.queries, job.store)
         done.lost = made.make(Path(job.source), job.kill)

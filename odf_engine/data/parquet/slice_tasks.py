@@ -85,12 +85,12 @@ class StoredRows:
     Attributes:
         path: the file.
         rows: the number of rows, at least 1.
-        times: the first and last event time as numbers, or None if the times do not ascend.
+        keys: the first and last sort key as numbers, or None if the keys do not ascend.
     """
 
     path: Path
     rows: int
-    times: tuple[int, int] | None
+    keys: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -118,55 +118,85 @@ def run_calls(calls: Iterable[Call]) -> Iterator[object]:
     return (call.run() for call in calls)
 
 
-def store_partition(task: SliceTask, schema: pa.Schema, messages: Iterable[bytes]) -> Iterator[object]:
+class DependentRows(OdfError):
+    """The rows of a partition depend on rows of other partitions."""
+
+
+PrepareRows = Callable[[Iterable["pa.RecordBatch"]], Iterator[tuple["pa.RecordBatch", "pa.Array | None"]]]
+"""Returns rows in the types of the slices, without offset and system time, and their sort keys."""
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Prepares rows of a source, whose sort key is the event time.
+
+    Attributes:
+        properties: the properties of the slices.
+    """
+
+    properties: SliceProperties
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """Yield the rows, and their event times."""
+        event_time = self.properties.vocab.event_time_column
+        for rows in SliceRowBuilder(self.properties).enforce_schema(batches, Reporter()):
+            yield rows, rows.column(event_time)
+
+
+def store_partition(
+    task: SliceTask, prepare: PrepareRows, schema: pa.Schema, messages: Iterable[bytes]
+) -> Iterator[object]:
     """Store the rows of a partition; yield a list of :class:`StoredRows`, or an error.
 
     Args:
         task: the task.
+        prepare: completes the rows.
         schema: the columns of the rows.
         messages: Arrow batches as IPC messages without a schema.
     """
     batches = (pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages)
-    builder = SliceRowBuilder(task.properties)
-    rows = builder.enforce_schema(batches, Reporter())
-    yield Call(task, lambda: store_rows(task, rows)).run()
+    yield Call(task, lambda: store_rows(task, prepare(batches))).run()
 
 
-def store_rows(task: SliceTask, batches: Iterable[pa.RecordBatch]) -> list[StoredRows]:
+def store_rows(
+    task: SliceTask, batches: Iterable[tuple[pa.RecordBatch, pa.Array | None]]
+) -> list[StoredRows]:
     """Store rows in Arrow files of bounded size.
 
     Args:
         task: the task.
-        batches: rows in the types of the slices, without offset and system time.
+        batches: rows in the types of the slices, without offset and system time, and their sort keys.
 
     Raises:
         BaseException: raised by the iterator; the files are removed.
     """
     stored: list[StoredRows] = []
-    remaining = filter(len, batches)
+    remaining = (batch for batch in batches if len(batch[0]))
     try:
         while (first := next(remaining, None)) is not None:
-            stored.append(_store_file(task, chain([first], remaining), first.schema))
+            stored.append(_store_file(task, chain([first], remaining), first[0].schema))
     except BaseException:
         remove_rows(stored)
         raise
     return stored
 
 
-def _store_file(task: SliceTask, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> StoredRows:
+def _store_file(
+    task: SliceTask, batches: Iterator[tuple[pa.RecordBatch, pa.Array | None]], schema: pa.Schema
+) -> StoredRows:
     path = task.new_file(".arrow")
-    order = _EventTimeOrder(task.properties.vocab.event_time_column)
+    order = _KeyOrder()
     rows = size = 0
     try:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             while size < _MAX_FILE_BYTES and (batch := next(batches, None)) is not None:
-                order.add(batch)
-                writer.write_batch(batch)
-                rows, size = rows + batch.num_rows, size + batch.nbytes
+                order.add(batch[1])
+                writer.write_batch(batch[0])
+                rows, size = rows + batch[0].num_rows, size + batch[0].nbytes
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StoredRows(path, rows, order.times)
+    return StoredRows(path, rows, order.bounds)
 
 
 def remove_rows(parts: Sequence[StoredRows]) -> None:
@@ -176,11 +206,10 @@ def remove_rows(parts: Sequence[StoredRows]) -> None:
 
 
 def is_in_order(parts: Sequence[StoredRows]) -> bool:
-    """Return whether the event times of all rows ascend."""
-    times = [part.times for part in parts]
-    return None not in times and all(
-        before is not None and after is not None and before[1] <= after[0]
-        for before, after in pairwise(times)
+    """Return whether the sort keys of all rows ascend."""
+    keys = [part.keys for part in parts]
+    return None not in keys and all(
+        before is not None and after is not None and before[1] <= after[0] for before, after in pairwise(keys)
     )
 
 
@@ -339,26 +368,26 @@ def _new_file(path: Path) -> Iterator[HashingFile]:
         raise
 
 
-class _EventTimeOrder:
-    """Checks whether event times ascend.
+class _KeyOrder:
+    """Checks whether sort keys ascend.
 
     Attributes:
-        times: the first and the last event time as numbers, or None if they do not ascend.
+        bounds: the first and the last key as numbers, or None if they do not ascend.
     """
 
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self.times: tuple[int, int] | None = None
+    def __init__(self) -> None:
+        self.bounds: tuple[int, int] | None = None
         self._is_first = True
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows; there is at least one."""
-        times = batch.column(self._column)
-        numbers = times.cast(pa.int32() if types.is_date32(times.type) else pa.int64())
+    def add(self, keys: pa.Array | None) -> None:
+        """Add keys, at least one; or None for rows without a key."""
+        if keys is None:
+            return
+        numbers = keys.cast(pa.int32() if types.is_date32(keys.type) else pa.int64())
         first, last = numbers[0].as_py(), numbers[-1].as_py()
         ascends = len(numbers) < 2 or bool(pc.all(pc.less_equal(numbers[:-1], numbers[1:])).as_py())
         if self._is_first:
-            self.times = (first, last) if ascends else None
-        elif self.times is not None:
-            self.times = (self.times[0], last) if ascends and self.times[1] <= first else None
+            self.bounds = (first, last) if ascends else None
+        elif self.bounds is not None:
+            self.bounds = (self.bounds[0], last) if ascends and self.bounds[1] <= first else None
         self._is_first = False
