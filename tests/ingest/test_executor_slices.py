@@ -27,7 +27,14 @@ def test_executors_write_the_slices_of_one_core_even_if_one_is_killed(tmp_path: 
     ]
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster") as cluster:
-        results = list(run_apart(_place(tmp_path / "together", asdict(cluster.options())), *jobs))
+        options = cluster.options(
+            spark_speculation="true",  # Spark runs slow tasks twice
+            spark_speculation_interval="50ms",
+            spark_speculation_multiplier="1.01",
+            spark_speculation_quantile="0.1",
+            spark_speculation_minTaskRuntime="1ms",
+        )
+        results = list(run_apart(_place(tmp_path / "together", asdict(options)), *jobs))
     assert [result.by_executors for result in results] == [(5, 10)] * 2
     assert [result.lost for result in results] == [0, 1]
     assert [result.hashes for result in results] == [alone.hashes] * 2
