@@ -43,7 +43,9 @@ from odf_engine.spark.arrow_batches import (
     cancellable,
     sort_partitions,
 )
+from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.row_order import SORT_PARTITIONS, OrderedFrame
+from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.spark.sql_types import arrow_schema
 
@@ -165,7 +167,7 @@ class ExecutorWriter:
             return []
         context = self._session.sparkContext
         with cancellable(self._session, self._reporter, make_poller):
-            _send_package(context)
+            _send_package(context, self._reporter)
             return _require(context.parallelize(calls, len(calls)).mapPartitions(run_calls).collect())
 
     def _store_in_order(
@@ -189,7 +191,7 @@ class ExecutorWriter:
             partitions = batch_partitions(frame)
             if partitions is None:
                 return None
-            _send_package(session.sparkContext)
+            _send_package(session.sparkContext, reporter)
             rows = RDD(partitions, session.sparkContext, NoOpSerializer())  # type: ignore[arg-type]
             reporter.log("the rows are read by executors", "debug")
             results = rows.mapPartitions(partial(store_partition, self._task, prepare, schema)).collect()
@@ -223,8 +225,12 @@ def _move(source: Path, target: Path) -> Path:
     return target
 
 
-def _send_package(context: SparkContext) -> None:
-    """Send this package to the executors, once for each application."""
+def _send_package(context: SparkContext, reporter: Reporter) -> None:
+    """Send this package to the executors, once for each application.
+
+    Raises:
+        Unsupported: an executor cannot import it.
+    """
     if context.applicationId in _prepared:
         return
     context.pythonExec = context.getConf().get(_PYTHON) or sys.executable
@@ -236,6 +242,12 @@ def _send_package(context: SparkContext) -> None:
     before = list(sys.path)
     context.addPyFile(str(path))
     sys.path[:] = before  # the archive is for executors
+    try:
+        with translate_errors(reporter):
+            context.parallelize([], 2).mapPartitions(run_calls).count()
+    except SparkFailed as error:
+        hint = "for the requirements, see odf help clusters"
+        raise Unsupported(f"executors cannot run Python tasks: {error.message}", hint=hint) from error
     _prepared.add(context.applicationId)
 
 

@@ -35,7 +35,12 @@ def test_executors_write_the_slices_of_one_core_even_if_one_is_killed(tmp_path: 
             spark_speculation_minTaskRuntime="1ms",
         )
         results = list(run_apart(_place(tmp_path / "together", asdict(options)), *jobs))
+        options = cluster.options(spark_pyspark_python=str(tmp_path / "missing"))
+        job = Job(make=str(tmp_path / "without"), source=job.source, queries=queries)
+        (without,) = run_apart(_place(tmp_path / "without-python", asdict(options)), job)
     assert [result.by_executors for result in results] == [(5, 10)] * 2
+    assert without.by_executors == (0, 0)
+    assert without.hashes == alone.hashes
     assert [result.lost for result in results] == [0, 1]
     assert [result.hashes for result in results] == [alone.hashes] * 2
     assert alone.hashes["notes"].endswith("2499, 2999, 3499, 3999, 4499, 4999, 5499, 5999]")
