@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import RDD, SparkFiles
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-_PYTHON: Final = "spark.pyspark.python"
 MAX_LOCAL_BYTES = 64 << 20
 """Size of the rows of this process that executors do not write."""
 _unusable: dict[str, str] = {}
@@ -233,7 +232,6 @@ def _send_package(context: SparkContext, reporter: Reporter) -> None:
     """
     if context.applicationId in _prepared:
         return
-    context.pythonExec = context.getConf().get(_PYTHON) or sys.executable
     path = Path(SparkFiles.getRootDirectory()).with_name("odf_engine.zip")
     root = Path(odf_engine.__file__).parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

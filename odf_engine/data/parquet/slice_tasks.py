@@ -253,26 +253,68 @@ def plan_calls(task: SliceTask, parts: Sequence[StoredRows], slices: Sequence[Se
         parts: the stored rows, in order.
         slices: the numbers of rows of the row groups of each slice.
     """
-    if len(slices) > 1:
-        starts = accumulate((sum(groups) for groups in slices), initial=0)
-        return [
-            Call(task, partial(_write_slice, task, parts, start, sum(groups)))
-            for start, groups in zip(starts, slices, strict=False)
-        ]
-    groups = [count for rows in slices for count in rows]
-    leaves = range(len(schema_bytes(task.properties.schema)[1])) if groups else ()
-    hashes = [Call(task, partial(_hash_column, task, parts, leaf)) for leaf in leaves]
-    encoded = []
-    for first in range(0, len(groups), _GROUPS_OF_TASK):
-        start, rows = sum(groups[:first]), groups[first : first + _GROUPS_OF_TASK]
-        encoded.append(Call(task, partial(_encode_row_groups, task, parts, start, sum(rows))))
-    return [*hashes, *encoded]
+    if len(slices) != 1:
+        write = partial(_write_slice, task)
+        return [Call(task, partial(write, rows)) for rows in _divide(parts, map(sum, slices))]
+    dictionary = _dictionary_columns(task, parts)
+    leaves = range(len(schema_bytes(task.properties.schema)[1]))
+    groups = slices[0]
+    counts = (sum(groups[at : at + _GROUPS_OF_TASK]) for at in range(0, len(groups), _GROUPS_OF_TASK))
+    encode = partial(_encode_row_groups, task, dictionary)
+    return [
+        *(Call(task, partial(_hash_column, task, parts, leaf)) for leaf in leaves),
+        *(Call(task, partial(encode, rows)) for rows in _divide(parts, counts)),
+    ]
 
 
-def _write_slice(task: SliceTask, parts: Sequence[StoredRows], start: int, rows: int) -> WrittenSlice:
+@dataclass(frozen=True)
+class _RowRange:
+    """Consecutive rows of files.
+
+    Attributes:
+        parts: the files.
+        before: number of rows before the first file.
+        start: number of the first row.
+        count: number of rows.
+    """
+
+    parts: Sequence[StoredRows]
+    before: int
+    start: int
+    count: int
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        first = self.start - self.before
+        return read_rows(self.parts, first, first + self.count)
+
+
+def _divide(parts: Sequence[StoredRows], counts: Iterable[int]) -> Iterator[_RowRange]:
+    """Yield consecutive ranges with these numbers of rows, each with the files that have its rows."""
+    start = before = first = 0
+    for count in counts:
+        while before + parts[first].rows <= start:
+            before += parts[first].rows
+            first += 1
+        last, after = first, before
+        while after < start + count:
+            after += parts[last].rows
+            last += 1
+        yield _RowRange(parts[first:last], before, start, count)
+        start += count
+
+
+def _dictionary_columns(task: SliceTask, parts: Sequence[StoredRows]) -> list[str]:
+    """Return the columns with a dictionary, which depend on the first row group of the slice."""
+    group = next(split_row_groups(read_rows(parts))).rows
+    first = SliceRowBuilder(task.properties).add_system_columns(group)
+    return dictionary_columns(first, task.properties.vocab)
+
+
+def _write_slice(task: SliceTask, rows: _RowRange) -> WrittenSlice:
     (written,) = write_slices(
-        read_rows(parts, start, start + rows),
-        task.starting_at(start),
+        rows.read(),
+        task.starting_at(rows.start),
         new_path=lambda: task.new_file(".parquet"),
         reporter=Reporter(),
         limits=task.limits,
@@ -290,29 +332,21 @@ class _EncodedRows:
     times: EventTimes
 
 
-def _encode_row_groups(task: SliceTask, parts: Sequence[StoredRows], start: int, rows: int) -> _EncodedRows:
+def _encode_row_groups(task: SliceTask, dictionary: list[str], rows: _RowRange) -> _EncodedRows:
     """Write row groups as a file of their own."""
-    properties = task.starting_at(start)
+    properties = task.starting_at(rows.start)
     builder, vocab = SliceRowBuilder(properties), properties.vocab
     event_time = properties.schema.field(vocab.event_time_column)
     times = EventTimes(event_time.type, properties.counted_until)
     path = task.new_file(".parquet")
     with _new_file(path) as sink:
-        writer = RowGroupWriter(sink, builder.schema, vocab, _dictionary_columns(task, parts))
-        for group in split_row_groups(read_rows(parts, start, start + rows)):
+        writer = RowGroupWriter(sink, builder.schema, vocab, dictionary)
+        for group in split_row_groups(rows.read()):
             completed = builder.add_system_columns(group.rows)
             times.update(completed.column(event_time.name))
             writer.write(writer.annotate(completed))
         writer.close()
-    return _EncodedRows(path, rows, times)
-
-
-def _dictionary_columns(task: SliceTask, parts: Sequence[StoredRows]) -> list[str]:
-    """Return the columns with a dictionary, which depend on the first row group of the slice."""
-    first = next(split_row_groups(read_rows(parts))).rows
-    return dictionary_columns(
-        SliceRowBuilder(task.properties).add_system_columns(first), task.properties.vocab
-    )
+    return _EncodedRows(path, rows.count, times)
 
 
 def _hash_column(task: SliceTask, parts: Sequence[StoredRows], number: int) -> bytes:

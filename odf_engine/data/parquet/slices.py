@@ -20,7 +20,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import decoded_type
 from odf_engine.data.ddl import timestamp_type, uuid_type
 from odf_engine.data.digest import LogicalHasher, SerialExecutor, SerialExecutors, schema_bytes
-from odf_engine.data.parquet.row_groups import MAX_ROWS, SliceLimits, split_row_groups
+from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS, SliceLimits, split_row_groups
 from odf_engine.data.parquet.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.data.parquet.slice_rows import (
     EventTimes,
@@ -192,7 +192,7 @@ def write_slices(
     groups = split_row_groups(builder.enforce_schema(batches, reporter), limits, builder.ends_correction)
     writers: list[_SliceWriter] = []
     with SerialExecutors(threads or (os.cpu_count() or 1) + 1, depth=None) as executors:
-        backlog = _Backlog()
+        backlog = _Backlog(_BACKLOG_BYTES if threads is None else threads * MAX_BYTES)
         try:
             for group in groups:
                 offset, rows = builder.next_offset, builder.add_system_columns(group.rows)
@@ -221,7 +221,8 @@ _BACKLOG_BYTES: Final = 256 << 20
 class _Backlog:
     """Limits the bytes of the row groups that are not encoded and hashed yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
         self._bytes = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -236,9 +237,7 @@ class _Backlog:
         """
         size = rows.nbytes
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._bytes or self._bytes + size <= _BACKLOG_BYTES or self._error
-            )
+            self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self._max or self._error)
             if self._error is not None:
                 raise self._error
             self._bytes += size
@@ -381,7 +380,7 @@ def write_stored_rows(
     offset = first.column(vocab.offset_column)[0].as_py()
     times = EventTimes(first.schema.field(vocab.event_time_column).type, None)
     with SerialExecutors((os.cpu_count() or 1) + 1, depth=None) as executors:
-        writer = _SliceWriter(path, first, vocab, offset, times, executors, _Backlog())
+        writer = _SliceWriter(path, first, vocab, offset, times, executors, _Backlog(_BACKLOG_BYTES))
         try:
             for rows in chain([first], groups):
                 writer.add(rows)

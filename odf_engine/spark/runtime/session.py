@@ -115,6 +115,8 @@ def read_resident_memory(pid: int | str = "self") -> int:
 _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
+_PYTHON: Final = "spark.pyspark.python"
+"""The Python of executors."""
 QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers of PySpark that write every query error to standard error as JSON."""
 _REMOVED_FUNCTIONS = (
@@ -417,6 +419,7 @@ class SparkRuntime:
         _cache_lookups(gateway)
         with _restore_python_state():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
+        self._context.pythonExec = self._config.conf.get(_PYTHON) or sys.executable
         accumulators: Any = getattr(self._context, "_accumulatorServer", None)
         if accumulators is not None:
             # It would print a stack trace when its connection to Java closes.
