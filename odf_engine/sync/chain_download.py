@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from odf_engine.base.atomic_files import fsync_files, make_folder
+from odf_engine.base.atomic_files import fsync_files, make_folder, start_writeback
 from odf_engine.base.files import fsync_folder, open_no_follow, write_all
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.dataset import Dataset
@@ -46,6 +46,7 @@ from odf_engine.sync.remotes.base import MAX_PROOF_BYTES, ObjectFile, ObjectKind
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
 _CHUNK_BYTES: Final = 1 << 20
 _QUEUE_SIZE: Final = 8192  # objects that are queued: about 2 MB
+_WRITEBACK_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 1 << 30  # more frequent syncs would slow down the transfers
 _SYNC_FILES: Final = 4096
 _ATTEMPTS: Final = 8
@@ -234,6 +235,7 @@ class ObjectDownloads:
     def _stream(self, file: ObjectFile, descriptor: int, hasher: Any, received: int) -> int:
         chunks: Any = self._remote.chunks(file, received)
         os.lseek(descriptor, received, os.SEEK_SET)
+        unwritten = 0
         try:
             for chunk in chunks:
                 self._raise_if_stopped()
@@ -242,6 +244,10 @@ class ObjectDownloads:
                     break
                 hasher.update(chunk)
                 write_all(descriptor, chunk)
+                unwritten += len(chunk)
+                if unwritten >= _WRITEBACK_BYTES:
+                    start_writeback(descriptor)
+                    unwritten = 0
                 self._report_progress(len(chunk))
         except NotFound as error:
             problem = f"{_name(file)} is missing: {error.message}"

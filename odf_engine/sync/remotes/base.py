@@ -64,12 +64,11 @@ class RemoteDataset(Protocol):
         """Return a small object; BadData if it has more than ``at_most`` bytes."""
         ...
 
-    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """Yield a large object in chunks, from byte ``start``.
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes] | Iterator[memoryview]:
+        """Yield a large object in chunks, from byte ``start``. A chunk is valid until the next one.
 
         Closing the generator releases the connection. It may end early if the connection broke. It stops
-        after one
-        byte more than ``file.size``.
+        after one byte more than ``file.size``.
         """
         ...
 

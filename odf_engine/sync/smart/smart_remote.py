@@ -152,7 +152,7 @@ class DownloadLocations:
             if strategy.object_file.file in self._round_of:
                 self._known[strategy.object_file.file] = strategy.download_from
 
-    def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
+    def chunks(self, file: ObjectFile, start: int) -> Iterator[memoryview] | None:
         """Yield an object from byte ``start``; return None if the server sent no URL for it.
 
         Raises:
@@ -173,7 +173,7 @@ class DownloadLocations:
                 self.add_answer(number, self._request_urls(self._rounds[number]))
             return self._known.get(file)
 
-    def _read(self, file: ObjectFile, start: int, received: m.TransferUrl) -> Iterator[bytes]:
+    def _read(self, file: ObjectFile, start: int, received: m.TransferUrl) -> Iterator[memoryview]:
         begun = False
         try:
             for piece in self._download(file, start, parse_transfer_url(received, self._base)):
@@ -186,7 +186,7 @@ class DownloadLocations:
                 raise
         yield from self._download(file, start, parse_transfer_url(fresh, self._base))
 
-    def _download(self, file: ObjectFile, start: int, transfer: TransferTarget) -> Iterator[bytes]:
+    def _download(self, file: ObjectFile, start: int, transfer: TransferTarget) -> Iterator[memoryview]:
         return download(self._web, transfer.url, file.size, start, transfer.headers)
 
 
@@ -269,7 +269,7 @@ class SmartRemote:
             self._loop.run(session.close(m.PULLED), reporter)
         self._strategies = strategies
 
-    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[memoryview]:
         """Yield a slice or checkpoint from byte ``start``, from the URL of the server."""
         chunks = None if self._strategies is None else self._strategies.chunks(file, start)
         return self._plain.chunks(file, start) if chunks is None else chunks
