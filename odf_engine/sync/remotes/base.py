@@ -76,8 +76,13 @@ class RemoteDataset(Protocol):
         """Return the size of an object in bytes, or None if it does not exist."""
         ...
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Announce the files that :meth:`chunks` will be called for; some protocols need it."""
+    def prepare(self, files: Sequence[ObjectFile], *, more: bool = False) -> None:
+        """Announce files that :meth:`chunks` will be called for; some protocols need it.
+
+        Args:
+            files: the files.
+            more: whether another call follows.
+        """
         ...
 
     def block_batch(
@@ -122,7 +127,7 @@ class ObjectNames:
 class BlockwiseRemote:
     """Defaults for protocols that read blocks one by one."""
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
+    def prepare(self, files: Sequence[ObjectFile], *, more: bool = False) -> None:
         """Do nothing."""
 
     def block_batch(
