@@ -211,6 +211,7 @@ class SmartRemote:
         self._plain = HttpRemote(self._base, access)
         self._loop = EventLoopThread()
         self._session: SmartSession | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
         self._locations: DownloadLocations | None = None
         self._interval: tuple[Multihash | None, Multihash] | None = None
@@ -313,10 +314,12 @@ class SmartRemote:
         return batch
 
     def _keep(self, session: SmartSession) -> None:
-        """Keep a session open for the request of URLs, for :data:`_SESSION_SECONDS`."""
+        """Keep a session open for the next request of URLs, for :data:`_SESSION_SECONDS`."""
         with self._lock:
             self._session = session
-        asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
 
     def _close_kept(self, session: SmartSession) -> None:
         with self._lock:
