@@ -38,7 +38,6 @@ from odf_engine.net.http_connection import (
 from odf_engine.net.urls import origin_of, redact_url, without_login
 
 _SENT_BYTES: Final = 1 << 16
-_PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core
 _DRAIN_BYTES: Final = 1 << 14  # read only so that the connection can be used again
 _ENCODED: Final = re.compile(r"https?://[a-z0-9.:-]+/[A-Za-z0-9%/:=&?~+._-]*")
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
@@ -395,17 +394,15 @@ class Response:
     """
 
     def __init__(
-        self, client: HttpClient, url: str, connection: GuardedConnection, raw: urllib3.HTTPResponse
+        self, client: HttpClient, url: str, connection: GuardedConnection, raw: http.client.HTTPResponse
     ) -> None:
         self._client, self._connection, self._raw = client, connection, raw
         self._reader = connection.reader
         self._is_broken = False
         self.moved_to = ""
         self.url, self.status, self.reason = url, raw.status, sanitize_text(raw.reason or "")
-        self.headers: Mapping[str, str] = raw.headers
-        self.length = (
-            raw.length_remaining if client.keep_alive else _number(self.headers.get("Content-Length"))
-        )
+        self.headers: Mapping[str, str] = urllib3.HTTPHeaderDict(raw.headers.items())
+        self.length = raw.length if client.keep_alive else _number(self.headers.get("Content-Length"))
 
     @property
     def content_type(self) -> str:
@@ -425,13 +422,19 @@ class Response:
             AttemptFailed: the connection broke, or is too slow. An early end of a body without Content-Length
                 is not detected.
         """
+        with closing(self.iter_views(max_bytes)) as views:
+            for view in views:
+                yield bytes(view)
+
+    def iter_views(self, max_bytes: int) -> Generator[memoryview, None, None]:
+        """Yield the body as :meth:`iter_chunks` does, without copies: a view is valid until the next one."""
         # Chunk headers need some bytes. A server could send chunks of one byte without end.
         self._reader.start_body(2 * max_bytes + (1 << 16))
-        while max_bytes > 0 and not self._raw.closed:
-            data, failure = self._read_piece(min(_PIECE_BYTES, max_bytes))
-            max_bytes -= len(data)
-            if data:
-                yield data
+        while max_bytes > 0 and not self._raw.isclosed():
+            view, failure = self._read_piece(max_bytes)
+            max_bytes -= len(view)
+            if view:
+                yield view
             self._client.reporter.raise_if_cancelled()
             if failure is not None:
                 raise self._body_failure(failure)
@@ -455,13 +458,13 @@ class Response:
             return next(pieces, b"")
         return b""
 
-    def check_file(self, data: bytes) -> None:
+    def check_file(self, data: bytes | memoryview) -> None:
         """Check the first bytes of a body.
 
         Raises:
             AttemptFailed: they belong to an HTML page, or the body is compressed.
         """
-        start = data[:512].lstrip()[:16].lower()
+        start = bytes(data[:512]).lstrip()[:16].lower()
         is_html = self.content_type in ("text/html", "application/xhtml+xml")
         if start.startswith((b"<!doctype html", b"<html")) or (is_html and start.startswith(b"<")):
             hint = "check that the URL is that of a dataset, or run odf repo login URL"
@@ -475,21 +478,17 @@ class Response:
         """Return whether more bytes arrive within some seconds. Requires a client without keep-alive."""
         self._reader.limit_wait(seconds)
         try:
-            return not self._raw.closed and bool(self._raw.read1(1))
+            return not self._raw.isclosed() and bool(self._raw.read1(1))
         except _CONNECTION_ERRORS:
             return False
 
     def close(self) -> None:
         """Release the connection; it is used again if the rest of the body is short."""
-        if (
-            self._client.keep_alive
-            and not self._raw.closed
-            and (self._raw.length_remaining or 0) <= _DRAIN_BYTES
-        ):
+        if self._client.keep_alive and not self._raw.isclosed() and (self._raw.length or 0) <= _DRAIN_BYTES:
             with suppress(AttemptFailed, OdfError):
                 for _ in self.iter_chunks(_DRAIN_BYTES):
                     pass
-        if self._raw.closed and not self._is_broken and self._connection.sock is not None:
+        if self._raw.isclosed() and not self._is_broken and self._connection.sock is not None:
             self._client.release(self._connection)
         else:
             self._raw.close()
@@ -501,23 +500,34 @@ class Response:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read_piece(self, count: int) -> tuple[bytes, Exception | None]:
+    def _read_piece(self, max_bytes: int) -> tuple[memoryview, Exception | None]:
         """Wait for the first byte; return the available bytes, and the error that followed."""
-        pieces: list[bytes] = []
+        buffer, count = self._connection.buffer[:max_bytes], 0
         try:
-            # read1 returns one record of TLS.
-            while count > 0 and (data := self._raw.read1(count)):
-                pieces.append(data)
-                count -= len(data)
-                if self._raw.closed or not self._reader.has_more():
+            while count < len(buffer) and (size := self._read_into(buffer[count:])):
+                count += size
+                if self._raw.isclosed() or not self._reader.has_more():
                     break
         except (*_CONNECTION_ERRORS, ValueError) as error:
             self._is_broken = True
-            return b"".join(pieces), error
-        return b"".join(pieces) if len(pieces) != 1 else pieces[0], None
+            return buffer[:count], error
+        return buffer[:count], None
+
+    def _read_into(self, buffer: memoryview) -> int:
+        """Read available bytes of the body; return their number, which is 0 at its end."""
+        if not self._raw.chunked:
+            count = self._raw.readinto(buffer)
+            if not count and self._raw.length:
+                raise http.client.IncompleteRead(b"", self._raw.length)
+            return count
+        data = self._raw.read1(len(buffer))  # to fill the buffer, chunks would be waited for
+        buffer[: len(data)] = data
+        if not data:
+            self._raw.close()
+        return len(data)
 
     def _body_failure(self, error: Exception) -> AttemptFailed:
-        left = self._raw.length_remaining
+        left = self._raw.length
         if left is None or not isinstance(_original_error(error), http.client.IncompleteRead):
             return self._client.connection_error(error, self.url)
         problem = f"connection error: closed {left:,} bytes before the end of the response"

@@ -11,12 +11,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from time import monotonic
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
-from urllib3 import HTTPResponse
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from odf_engine.net.connector import Connector, Proxy, port_of
@@ -27,6 +27,7 @@ MAX_HEADER_BYTES: Final = 1 << 18
 Origin = tuple[str, str, int]
 """Scheme, host and port."""
 _BUFFER_BYTES: Final = 1 << 14
+_PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core
 _MAX_IDLE: Final = 64
 # Its warnings quote URLs, which may have a signature in the query.
 logging.getLogger("urllib3").setLevel(logging.ERROR)
@@ -120,6 +121,7 @@ class _LineLimitedReader(io.BufferedReader):
     """
 
     _line_bytes = 0
+    _may_have_rest = False
 
     def readline(self, size: int | None = -1) -> bytes:
         """Read a line.
@@ -130,6 +132,7 @@ class _LineLimitedReader(io.BufferedReader):
         limit = MAX_HEADER_BYTES - self._line_bytes
         line = super().readline(limit + 1 if size is None or size < 0 else size)
         self._line_bytes += len(line)
+        self._may_have_rest = True
         if self._line_bytes > MAX_HEADER_BYTES:
             raise ResponseTooLarge
         return line
@@ -145,9 +148,15 @@ class _LineLimitedReader(io.BufferedReader):
         return super().read1(size)
 
     def readinto(self, buffer: Any) -> int:
-        """Read bytes of a body into a buffer."""
+        """Read available bytes of a body into a buffer."""
         self._line_bytes = 0
-        return super().readinto(buffer)
+        if not self._may_have_rest:
+            return super().readinto1(buffer)
+        # Bytes may have arrived with the headers: readinto1 would wait for more of them.
+        data = super().read1(min(len(buffer), _BUFFER_BYTES))
+        buffer[: len(data)] = data
+        self._may_have_rest = len(data) == len(buffer)
+        return len(data)
 
 
 class ResponseLimits(NamedTuple):
@@ -195,9 +204,14 @@ class GuardedConnection(HTTPConnection):
         self._connector, self._limits = connector, limits
         self.response_class = self._guarded_response  # type: ignore[assignment]
 
+    @cached_property
+    def buffer(self) -> memoryview:
+        """The buffer of the body of the current response: every response of the connection uses it."""
+        return memoryview(bytearray(_PIECE_BYTES))
+
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: Iterable[bytes] | None
-    ) -> HTTPResponse:
+    ) -> http.client.HTTPResponse:
         """Send a request, and return the response without its body.
 
         Raises:
@@ -210,11 +224,11 @@ class GuardedConnection(HTTPConnection):
             self.sock.settimeout(self.timeout)
         # A server that closes the connection before the end of the body may have sent the reason.
         with suppress(BrokenPipeError, ConnectionResetError):
-            options = {"preload_content": False, "decode_content": False}
-            self.request(method, target, body=body, headers=headers, **options)
-        response = self.getresponse()
-        if not self._limits.enforce_length:
-            response.length_remaining = None
+            self.request(method, target, body=body, headers=headers)
+        # The response of urllib3 would read into new buffers only.
+        response = http.client.HTTPConnection.getresponse(self)
+        if len(set(response.headers.get_all("Content-Length", ()))) > 1:
+            raise http.client.HTTPException("the response has different values of Content-Length")
         return response
 
     def _new_conn(self) -> socket.socket:

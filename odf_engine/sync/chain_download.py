@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from odf_engine.base.atomic_files import fsync_files, make_folder
+from odf_engine.base.atomic_files import fsync_files, make_folder, start_writeback
 from odf_engine.base.files import fsync_folder, open_no_follow, write_all
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.dataset import Dataset
@@ -45,7 +45,9 @@ from odf_engine.sync.remotes.base import MAX_PROOF_BYTES, ObjectFile, ObjectKind
 
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
 _CHUNK_BYTES: Final = 1 << 20
+_FIRST_FILES: Final = 64
 _QUEUE_SIZE: Final = 8192  # objects that are queued: about 2 MB
+_WRITEBACK_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 1 << 30  # more frequent syncs would slow down the transfers
 _SYNC_FILES: Final = 4096
 _ATTEMPTS: Final = 8
@@ -234,6 +236,7 @@ class ObjectDownloads:
     def _stream(self, file: ObjectFile, descriptor: int, hasher: Any, received: int) -> int:
         chunks: Any = self._remote.chunks(file, received)
         os.lseek(descriptor, received, os.SEEK_SET)
+        unwritten = 0
         try:
             for chunk in chunks:
                 self._raise_if_stopped()
@@ -242,6 +245,10 @@ class ObjectDownloads:
                     break
                 hasher.update(chunk)
                 write_all(descriptor, chunk)
+                unwritten += len(chunk)
+                if unwritten >= _WRITEBACK_BYTES:
+                    start_writeback(descriptor)
+                    unwritten = 0
                 self._report_progress(len(chunk))
         except NotFound as error:
             problem = f"{_name(file)} is missing: {error.message}"
@@ -626,10 +633,11 @@ class _ChainDownload:
     def _download_batch(
         self, batch: Iterator[tuple[Multihash, bytes]], after: Multihash | None, downloads: ObjectDownloads
     ) -> None:
-        """Process a batch of blocks, oldest first; objects are downloaded once all blocks are known."""
+        """Process a batch of blocks, oldest first; objects are downloaded meanwhile."""
         self._reporter.phase("fetch")
         self.quarantine.set_parent(after)
         files: dict[ObjectFile, None] = {}
+        max_files = _FIRST_FILES
         last = after
         for block_hash, data in batch:
             self._reporter.raise_if_cancelled()
@@ -644,13 +652,23 @@ class _ChainDownload:
                 dict.fromkeys(file for file in referenced_objects(block) if downloads.is_missing(file))
             )
             last = block_hash
+            if len(files) >= max_files:
+                self._request_files(files, downloads, more=True)
+                max_files *= 2  # each request is a round trip
         if last != self.remote_head:
             problem = f"the received blocks do not end with the head {self.remote_head}"
             raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
-        self.remote.prepare(list(files))
+        self._request_files(files, downloads, more=False)
+
+    def _request_files(
+        self, files: dict[ObjectFile, None], downloads: ObjectDownloads, *, more: bool
+    ) -> None:
+        """Request the files of a batch, and remove them; ``more`` as in :meth:`RemoteDataset.prepare`."""
+        self.remote.prepare(list(files), more=more)
         downloads.start()
         for file in files:
             downloads.request(file)
+        files.clear()
 
     def _download_linked(self, parallel: int) -> None:
         """Download the objects that the new slices link to, and that are not stored yet."""

@@ -1,16 +1,19 @@
-"""nginx and ``odf serve`` as separate processes."""
+"""nginx and ``odf serve`` as separate processes, and a slow network before them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.bench.measure import require
 from tests.ports import unused_port
@@ -60,3 +63,35 @@ def run_odf_serve(workspace: Path) -> Iterator[tuple[str, int]]:
         server.terminate()
         code = server.wait(20)
     assert code == 0, f"odf serve exits with {code}"
+
+
+@contextlib.contextmanager
+def run_slow_network(url: str, seconds: float) -> Iterator[str]:
+    """Forward connections to the server of a URL, with a latency (round trip). Yields the URL to use."""
+    parts = urlsplit(url)
+    loop = asyncio.new_event_loop()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(seconds)  # the handshake
+        server_reader, server_writer = await asyncio.open_connection(parts.hostname, parts.port)
+        await asyncio.gather(
+            _forward(reader, server_writer, seconds / 2), _forward(server_reader, writer, seconds / 2)
+        )
+
+    server = loop.run_until_complete(asyncio.start_server(connect, "127.0.0.1"))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield parts._replace(netloc=f"127.0.0.1:{port}").geturl()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
+    """Forward bytes, each of them with the same delay."""
+    loop = asyncio.get_running_loop()
+    while data := await reader.read(1 << 16):
+        loop.call_later(delay, writer.write, data)
+    loop.call_later(delay, writer.close)

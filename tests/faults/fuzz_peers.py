@@ -117,8 +117,8 @@ def run_http_answer(data: bytes, scene: Scene) -> None:
         _try_each(
             remote.head,
             lambda: remote.read("blocks", _HASH, 1 << 20),
-            lambda: b"".join(remote.chunks(file)),
-            lambda: b"".join(remote.chunks(file, 5)),
+            lambda: b"".join(map(bytes, remote.chunks(file))),
+            lambda: b"".join(map(bytes, remote.chunks(file, 5))),
         )
 
 

@@ -311,12 +311,17 @@ def _clone(folder: Path) -> None:
             clone_dataset(workspace, _PULLED, _source(folder), Reporter(), parallel=1)
 
 
-def _make_cloned(folder: Path) -> None:
+def _make_cloned(folder: Path, new_slices: int = 2) -> None:
     """A pulled dataset, and new blocks at its source."""
     _make_source(folder)
     _clone(folder)
     with _workspace(folder / "there") as there:
-        builders.add_slices(there.resolve("numbers"), 2, city="Basel")
+        builders.add_slices(there.resolve("numbers"), new_slices, city="Basel")
+
+
+def _make_many_new_slices(folder: Path) -> None:
+    """So many that one sync of the file system replaces a sync of each file."""
+    _make_cloned(folder, 20)
 
 
 def _make_diverged(folder: Path) -> None:
@@ -452,6 +457,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "reset": Operation(_make_derivative, _reset),
     "clone": Operation(_make_source, _clone, repeatable=True),
     "pull": Operation(_make_cloned, _pull(force=False), repeatable=True),
+    "pull-many": Operation(_make_many_new_slices, _pull(force=False), repeatable=True),
     "pull-force": Operation(_make_diverged, _pull(force=True), repeatable=True),
     "push-new": Operation(_make_numbers, _push(), repeatable=True),
     "push": Operation(_make_pushed, _push(), repeatable=True),

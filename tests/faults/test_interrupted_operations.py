@@ -26,7 +26,7 @@ from tests.faults.system_calls import UNTRACED
             "add delete compact compact-chain gc ingest-slices transform pull push-force fsck",
             2,
         ),
-        ("crash_states", "add ingest-slices clone promote push", 3),
+        ("crash_states", "add ingest-slices clone pull-many promote push", 3),
     ],
 )
 @pytest.mark.complete

@@ -72,7 +72,7 @@ def read_whole(remote: RemoteDataset, known: Sequence[str] = ()) -> list[str]:
         event: Any = block.event
         for kind, name in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
             if (said := getattr(event, name, None)) is not None:
-                content = b"".join(remote.chunks(ObjectFile(kind, said.physical_hash, said.size)))
+                content = b"".join(map(bytes, remote.chunks(ObjectFile(kind, said.physical_hash, said.size))))
                 assert len(content) == said.size
                 assert hashlib.sha3_256(content).digest() == said.physical_hash.digest
         found.append(str(at))

@@ -68,7 +68,7 @@ def remote(server: HostileServer, access: RemoteAccess) -> Iterator[HttpRemote]:
 
 
 def whole(remote: HttpRemote, start: int = 0) -> bytes:
-    return b"".join(remote.chunks(FILE, start))
+    return b"".join(map(bytes, remote.chunks(FILE, start)))
 
 
 def ranges(server: HostileServer) -> list[str | None]:
@@ -401,7 +401,7 @@ def test_ipfs_urls_use_the_configured_gateway(
         assert remote.url == url
         assert remote.head() == HEAD
         assert remote.read("blocks", HEAD, MAX_BLOCK_BYTES) == BLOCK
-        assert b"".join(remote.chunks(FILE)) == DATA
+        assert b"".join(map(bytes, remote.chunks(FILE))) == DATA
         server.says["gate"] = lambda exchange: exchange.answer("500 No", b"no link named head")
         assert remote.head() is None
 

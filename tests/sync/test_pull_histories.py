@@ -67,7 +67,7 @@ class Whole(FolderRemote):
             at = decode_block(data).block.prev_block_hash
         return None if at != after else iter(found[::-1])
 
-    def prepare(self, files: Any) -> None:
+    def prepare(self, files: Any, *, more: bool = False) -> None:
         self.prepared = list(files)
 
 
@@ -78,7 +78,7 @@ def test_pull_is_correct_for_any_two_histories(
     common: list[str], ours: list[str], theirs: list[str], force: bool, whole: bool, small: bool
 ) -> None:
     few = (
-        mock.patch.multiple(chain_download, _MAX_BLOCKS=1),
+        mock.patch.multiple(chain_download, _MAX_BLOCKS=1, _FIRST_FILES=1),
         mock.patch.multiple(quarantine, _MAX_FOLDED=2, _BATCH=2),
     )
     with tempfile.TemporaryDirectory() as folder:

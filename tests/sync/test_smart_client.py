@@ -19,6 +19,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Login
+from odf_engine.sync import chain_download
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.smart import smart_remote, websocket
@@ -69,6 +70,17 @@ def test_pull_receives_all_blocks_in_one_message(here, there, node, remote, acce
         "force_update_if_diverged": False,
     }
     assert {each["object_type"] for each in node.received[2]["object_files"]} == {"DataSlice", "Checkpoint"}
+
+
+def test_pull_requests_objects_while_blocks_are_read(here, there, node, remote, access, monkeypatch):
+    monkeypatch.setattr(chain_download, "_FIRST_FILES", 2)
+    entry = make_root(there, slices=7)
+    node.store.load(entry.dataset.folder)
+    found = pulled(here, remote, access)
+    assert objects(found.dataset.folder) == objects(entry.dataset.folder)
+    requests = [message["object_files"] for message in node.received if "object_files" in message]
+    assert [len(files) for files in requests] == [2, 4, 1]
+    assert sum("begin_after" in message for message in node.received) == 1  # one session
 
 
 def test_pull_requests_only_new_blocks(here, there, node, remote, access):

@@ -64,12 +64,11 @@ class RemoteDataset(Protocol):
         """Return a small object; BadData if it has more than ``at_most`` bytes."""
         ...
 
-    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """Yield a large object in chunks, from byte ``start``.
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes] | Iterator[memoryview]:
+        """Yield a large object in chunks, from byte ``start``. A chunk is valid until the next one.
 
         Closing the generator releases the connection. It may end early if the connection broke. It stops
-        after one
-        byte more than ``file.size``.
+        after one byte more than ``file.size``.
         """
         ...
 
@@ -77,8 +76,13 @@ class RemoteDataset(Protocol):
         """Return the size of an object in bytes, or None if it does not exist."""
         ...
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Announce the files that :meth:`chunks` will be called for; some protocols need it."""
+    def prepare(self, files: Sequence[ObjectFile], *, more: bool = False) -> None:
+        """Announce files that :meth:`chunks` will be called for; some protocols need it.
+
+        Args:
+            files: the files.
+            more: whether another call follows.
+        """
         ...
 
     def block_batch(
@@ -123,7 +127,7 @@ class ObjectNames:
 class BlockwiseRemote:
     """Defaults for protocols that read blocks one by one."""
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
+    def prepare(self, files: Sequence[ObjectFile], *, more: bool = False) -> None:
         """Do nothing."""
 
     def block_batch(

@@ -69,7 +69,7 @@ class HttpRemote(BlockwiseRemote):
         """Return a small object."""
         return self._try_names(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
 
-    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[memoryview]:
         """Yield a large object in chunks, from byte ``start``; resume if the connection breaks."""
         if start >= file.size:
             return
@@ -143,12 +143,11 @@ def parse_head(data: bytes, url: str) -> Multihash:
 
 def download(
     web: HttpClient, url: str, size: int, start: int = 0, headers: Mapping[str, str] | None = None
-) -> Generator[bytes, None, None]:
-    """Yield a file of ``size`` bytes in chunks, from byte ``start``.
+) -> Generator[memoryview, None, None]:
+    """Yield a file of ``size`` bytes in chunks, from byte ``start``; a chunk is valid until the next one.
 
     If the connection breaks, the download is resumed, within the retries. At most one byte more than ``size``
-    is
-    yielded.
+    is yielded.
 
     Raises:
         NotFound, SourceUnavailable, Cancelled: as :meth:`HttpClient.request`, after the retries.
@@ -180,7 +179,7 @@ def download(
 
 def _open_download(
     web: HttpClient, url: str, size: int, start: int
-) -> tuple[bytes, Generator[bytes, None, None]]:
+) -> tuple[memoryview, Generator[memoryview, None, None]]:
     pieces = download(web, url, size, start)
     return next(pieces), pieces
 
@@ -208,10 +207,10 @@ def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
     return skip
 
 
-def _body_rest(response: Response, skip: int, max_bytes: int) -> Iterator[bytes]:
+def _body_rest(response: Response, skip: int, max_bytes: int) -> Iterator[memoryview]:
     """Yield the bytes after the first ``skip``, at most one more than ``max_bytes``."""
     first = True
-    with closing(response.iter_chunks(skip + max_bytes + 1)) as pieces:
+    with closing(response.iter_views(skip + max_bytes + 1)) as pieces:
         for piece in pieces:
             if first:
                 response.check_file(piece)

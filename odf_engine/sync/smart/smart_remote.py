@@ -130,20 +130,23 @@ UrlRequest = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
 class DownloadLocations:
     """The URLs of the objects of one pull; safe from several threads."""
 
-    def __init__(
-        self, files: Sequence[ObjectFile], base: str, web: HttpClient, request_urls: UrlRequest
-    ) -> None:
+    def __init__(self, base: str, web: HttpClient, request_urls: UrlRequest) -> None:
         """``request_urls`` requests URLs from the server at ``base``."""
         self._base, self._web, self._request_urls = base, web, request_urls
-        self._rounds = [files[start : start + ROUND] for start in range(0, len(files), ROUND)]
-        self._round_of = {file: number for number, part in enumerate(self._rounds) for file in part}
+        self._rounds: list[Sequence[ObjectFile]] = []
+        self._round_of: dict[ObjectFile, int] = {}
         self._asked: set[int] = set()
         self._known: dict[ObjectFile, m.TransferUrl] = {}
         self._lock = threading.Lock()
 
-    def first(self) -> Sequence[ObjectFile]:
-        """Return the files of the first request."""
-        return self._rounds[0] if self._rounds else ()
+    def add(self, files: Sequence[ObjectFile]) -> int:
+        """Add files; return the number of the first request for them."""
+        with self._lock:
+            first = len(self._rounds)
+            for start in range(0, len(files), ROUND):
+                self._round_of.update(dict.fromkeys(files[start : start + ROUND], len(self._rounds)))
+                self._rounds.append(files[start : start + ROUND])
+            return first
 
     def add_answer(self, number: int, received: Sequence[m.PullStrategy]) -> None:
         """Store the answer to a request; ignore files that were not requested."""
@@ -152,7 +155,7 @@ class DownloadLocations:
             if strategy.object_file.file in self._round_of:
                 self._known[strategy.object_file.file] = strategy.download_from
 
-    def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
+    def chunks(self, file: ObjectFile, start: int) -> Iterator[memoryview] | None:
         """Yield an object from byte ``start``; return None if the server sent no URL for it.
 
         Raises:
@@ -173,7 +176,7 @@ class DownloadLocations:
                 self.add_answer(number, self._request_urls(self._rounds[number]))
             return self._known.get(file)
 
-    def _read(self, file: ObjectFile, start: int, received: m.TransferUrl) -> Iterator[bytes]:
+    def _read(self, file: ObjectFile, start: int, received: m.TransferUrl) -> Iterator[memoryview]:
         begun = False
         try:
             for piece in self._download(file, start, parse_transfer_url(received, self._base)):
@@ -186,7 +189,7 @@ class DownloadLocations:
                 raise
         yield from self._download(file, start, parse_transfer_url(fresh, self._base))
 
-    def _download(self, file: ObjectFile, start: int, transfer: TransferTarget) -> Iterator[bytes]:
+    def _download(self, file: ObjectFile, start: int, transfer: TransferTarget) -> Iterator[memoryview]:
         return download(self._web, transfer.url, file.size, start, transfer.headers)
 
 
@@ -208,8 +211,9 @@ class SmartRemote:
         self._plain = HttpRemote(self._base, access)
         self._loop = EventLoopThread()
         self._session: SmartSession | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
-        self._strategies: DownloadLocations | None = None
+        self._locations: DownloadLocations | None = None
         self._interval: tuple[Multihash | None, Multihash] | None = None
 
     def head(self) -> Multihash | None:
@@ -237,7 +241,7 @@ class SmartRemote:
             BadData: the server sends something else; also during the iteration.
             SourceUnavailable: the server does not respond, or denies access.
         """
-        self._interval = self._strategies = None
+        self._interval = self._locations = None
         reporter = self._access.reporter
         try:
             batch = self._loop.run(self._begin(after, head), reporter)
@@ -246,32 +250,33 @@ class SmartRemote:
             return None
         return self._blocks(batch, after, head)
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
+    def prepare(self, files: Sequence[ObjectFile], *, more: bool = False) -> None:
         """Request the URLs of the files."""
         with self._lock:
             session, self._session = self._session, None
-        if self._interval is None:
+        if session is None and self._interval is None:
             return
         reporter = self._access.reporter
-        strategies = DownloadLocations(
-            files,
-            self._base,
-            self._plain.web,
-            lambda part: self._loop.run(self._request_urls(part), reporter),
-        )
-        if session is not None and (first := strategies.first()):
-            try:
-                strategies.add_answer(0, self._loop.run(self._ask_last(session, first), reporter))
-            except ConnectionClosed:
-                # The next request opens another session.
-                reporter.log("the server ended the session early", "debug")
-        elif session is not None:
-            self._loop.run(session.close(m.PULLED), reporter)
-        self._strategies = strategies
+        if self._locations is None:
+            self._locations = DownloadLocations(
+                self._base,
+                self._plain.web,
+                lambda part: self._loop.run(self._request_urls(part), reporter),
+            )
+        number = self._locations.add(files)
+        if session is None:
+            return
+        try:
+            received = self._loop.run(self._ask(session, files[:ROUND], more=more), reporter)
+        except ConnectionClosed:
+            # The next request opens another session.
+            reporter.log("the server ended the session early", "debug")
+        else:
+            self._locations.add_answer(number, received)
 
-    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[memoryview]:
         """Yield a slice or checkpoint from byte ``start``, from the URL of the server."""
-        chunks = None if self._strategies is None else self._strategies.chunks(file, start)
+        chunks = None if self._locations is None else self._locations.chunks(file, start)
         return self._plain.chunks(file, start) if chunks is None else chunks
 
     def push(
@@ -309,10 +314,12 @@ class SmartRemote:
         return batch
 
     def _keep(self, session: SmartSession) -> None:
-        """Keep a session open for the request of URLs, for :data:`_SESSION_SECONDS`."""
+        """Keep a session open for the next request of URLs, for :data:`_SESSION_SECONDS`."""
         with self._lock:
             self._session = session
-        asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
 
     def _close_kept(self, session: SmartSession) -> None:
         with self._lock:
@@ -355,18 +362,21 @@ class SmartRemote:
         self._interval = before, head  # a later request of URLs needs the last block only
 
     async def _request_urls(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Request URLs in a new session: the earlier one ended with its request."""
-        assert self._interval is not None
+        """Request URLs in a new session: the earlier one has ended."""
+        if self._interval is None:  # blocks are still being received
+            return ()
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
         try:
             await self._request(session, *self._interval)
         except BaseException:
             await session.abort()
             raise
-        return await self._ask_last(session, files)
+        return await self._ask(session, files)
 
-    async def _ask_last(self, session: SmartSession, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Request URLs, and end the session."""
+    async def _ask(
+        self, session: SmartSession, files: Sequence[ObjectFile], *, more: bool = False
+    ) -> Sequence[m.PullStrategy]:
+        """Request URLs, and end the session unless ``more`` requests follow."""
         strategies: Sequence[m.PullStrategy] = ()
         try:
             if files:
@@ -378,7 +388,10 @@ class SmartRemote:
         except BaseException:
             await session.abort()
             raise
-        await session.close(m.PULLED)
+        if more:
+            self._keep(session)
+        else:
+            await session.close(m.PULLED)
         return strategies
 
 
