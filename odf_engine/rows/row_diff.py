@@ -99,7 +99,9 @@ def _text(value: object) -> str | None:
 
 
 _MEMORY: Final = 256 << 20
-"""Limit of the memory of the comparison, in bytes."""
+"""Limit of the memory of the comparison in bytes, for few rows."""
+_BYTES_OF_ROW: Final = 6
+"""The memory that a join needs for each row of the smaller side, although it uses temporary files."""
 _SIDES: Final = ("old", "new")
 _FILES: Final = 20
 _BYTES: Final = 1 << 30
@@ -149,14 +151,16 @@ def compare_rows(odf: Path, sides: DiffSides, key: Sequence[str], reporter: Repo
         with suppress(OSError):
             os.utime(path)  # for eviction of the least recently used
         return known
-    with atomic_file(path) as temporary, open_database(path.parent, reporter, _MEMORY) as database:
+    if names:
+        end = max(old.end_offset, new.end_offset)
+        old_key = [column.old or "" for column in columns if column.key]
+        if old.row_count:
+            old = _latest_state(odf, sides.old, sides.old_pin, old_key, end, reporter)
+        if new.row_count:
+            new = _latest_state(odf, sides.new, sides.new_pin, names, end, reporter)
+    memory = max(_MEMORY, _BYTES_OF_ROW * min(old.row_count, new.row_count))
+    with atomic_file(path) as temporary, open_database(path.parent, reporter, memory) as database:
         if names:
-            end = max(old.end_offset, new.end_offset)
-            old_key = [column.old or "" for column in columns if column.key]
-            if old.row_count:
-                old = _latest_state(odf, sides.old, sides.old_pin, old_key, end, reporter)
-            if new.row_count:
-                new = _latest_state(odf, sides.new, sides.new_pin, names, end, reporter)
             work, total = _Comparison(columns, reporter), old.row_count
             batches = work.compare_states(database, old, new, one_chain=sides.one_chain)
         else:
