@@ -55,6 +55,13 @@ class OperationCheck:
         start, self._rows = self._rows, self._rows + len(operations)
         if not len(operations):
             return None
+        if not operations.null_count and self._last != Op.CORRECT_FROM:
+            # Most rows are in no correction. Their bounds are computed much faster than what follows.
+            lowest, highest = pc.min_max(operations).as_py().values()
+            if lowest >= Op.APPEND and highest <= Op.RETRACT:
+                self.has_retractions = self.has_retractions or highest == Op.RETRACT
+                self._last = operations[-1].as_py()
+                return None
         known = pc.is_in(operations, pa.array(list(Op), operations.type))
         if (at := pc.index(known, False).as_py()) >= 0:
             operation = operations[at].as_py()

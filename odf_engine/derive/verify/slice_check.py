@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -19,7 +20,7 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OperationCheck
-from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.digest import LogicalHasher, SerialExecutors
 from odf_engine.data.parquet.slices import read_batches
 from odf_engine.data.schema_enforcement import without_layout
 from odf_engine.errors import BadData, InvalidSchema, NotFound
@@ -118,24 +119,34 @@ def check_object(
 
 
 def check_rows(
-    path: Path, expected: ExpectedSlice, check: Callable[[], None], operations: OperationCheck | None = None
+    path: Path,
+    expected: ExpectedSlice,
+    check: Callable[[], None],
+    executors: SerialExecutors,
+    operations: OperationCheck,
 ) -> Iterator[Problem]:
     """Check schema, logical hash, number and order of rows, and values of the system columns.
 
-    Each kind of problem is reported once for a slice, with its first row. ``check`` is called for each
-    batch, and may raise to cancel. ``operations`` receives the operations of the rows.
+    Each kind of problem is reported once for a slice, with its first row.
+
+    Args:
+        path: the file.
+        expected: the properties of the slice.
+        check: called for each batch; may raise to cancel.
+        executors: threads that hash the columns.
+        operations: receives the operations of the rows.
 
     Yields:
         kinds ``slice-malformed``, ``slice-schema``, ``slice-null``, ``slice-logical-hash``,
         ``slice-rows``, ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
     """
-    rows = _Rows(expected, operations or OperationCheck())
+    rows = _Rows(expected, operations)
     try:
         batches = read_batches(path)
         first = next(batches, None)
         if first is not None:
             yield from _check_schema(first.schema, expected)
-            yield from _check_batches(first, batches, rows, check)
+            yield from _check_batches(first, batches, rows, check, executors)
     except (BadData, NotFound, ValueError) as error:  # A column name that is not UTF-8 is a ValueError.
         yield "slice-malformed", f"the slice cannot be read: {error}"
         return
@@ -143,16 +154,20 @@ def check_rows(
 
 
 def _check_batches(
-    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], rows: _Rows, check: Callable[[], None]
+    first: pa.RecordBatch,
+    rest: Iterator[pa.RecordBatch],
+    rows: _Rows,
+    check: Callable[[], None],
+    executors: SerialExecutors,
 ) -> Iterator[Problem]:
     expected = rows.expected.data.logical_hash
     try:
-        with LogicalHasher(first.schema) as hasher:
-            for batch in chain([first], rest):
-                check()
-                hasher.update(batch)
-                yield from rows.check(batch)
-            actual = hasher.finish()
+        hasher = LogicalHasher(first.schema, executors)
+        for batch in chain([first], rest):
+            check()
+            hasher.update(batch)
+            yield from rows.check(batch)
+        actual = hasher.finish()
     except InvalidSchema as error:
         yield "slice-logical-hash", f"the logical hash of the rows cannot be computed: {error}"
         return
@@ -362,7 +377,7 @@ class FileChecks:
         self._progress = progress
 
     def check_slice(self, expected: ExpectedSlice) -> SliceResult:
-        """Check the file of a slice, then its rows.
+        """Check the file of a slice, and its rows at the same time unless they were verified before.
 
         Raises:
             Cancelled: the verification was cancelled.
@@ -371,19 +386,28 @@ class FileChecks:
         if problem := check_store(self._dataset, "data", data.physical_hash):
             return SliceResult([problem])
         path = locate_object(self._data, data.physical_hash)
-        problems = list(check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes))
-        if problems and expected.is_derived:
-            path = path or self._dataset.equivalent_slice(data.physical_hash)
-            operations = OperationCheck()
-            if path is not None and not any(check_rows(path, expected, self._progress.check, operations)):
-                return SliceResult([], only_appends=not operations.has_retractions, is_equivalent=True)
-            path = locate_object(self._data, data.physical_hash)
+        check_file = partial(check_object, path, "slice", data.physical_hash, data.size, self._progress.bytes)
+        is_known = path is not None and known is not None and known.is_verified(expected.key)
+        if path is not None and is_known and not any(check_file()):
+            return SliceResult(list(self._check_links(path, expected)), rows_known=True)
+        source = path
+        if source is None and expected.is_derived:
+            source = self._dataset.equivalent_slice(data.physical_hash)
+        if source is None:
+            return SliceResult(list(check_file()))
+        operations = OperationCheck()
+        problems: list[Problem] = []
+        with SerialExecutors() as executors:
+            # The file is read ahead of its rows, which are decoded from the page cache.
+            file = executors.new_executor()
+            file.submit(lambda: problems.extend(check_file()))
+            of_rows = list(check_rows(source, expected, self._progress.check, executors, operations))
+            file.wait()
+        if problems and expected.is_derived and not of_rows:
+            return SliceResult([], only_appends=not operations.has_retractions, is_equivalent=True)
         if path is None:
             return SliceResult(problems)
-        if known is not None and not problems and known.is_verified(expected.key):
-            return SliceResult(list(self._check_links(path, expected)), rows_known=True)
-        operations = OperationCheck()
-        problems += check_rows(path, expected, self._progress.check, operations)
+        problems += of_rows
         if known is not None and not problems:
             known.mark_verified(expected.key)
         problems += self._check_links(path, expected)
