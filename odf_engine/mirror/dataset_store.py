@@ -49,7 +49,7 @@ else:  # imports urllib3, and a list of cached datasets sends no requests
 SCHEMES: Final = ("s3", "s3+http", "s3+https", "gs", "az", "file")
 _MAX_CATALOG_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 30
-_BATCH: Final = 500
+DELETED_BATCH: Final = 500
 """Number of objects that are deleted between two checks of who owns them."""
 _LEASE_SECONDS: Final = 3600.0
 """A creation or deletion without an end counts as interrupted after this time."""
@@ -371,10 +371,10 @@ class DatasetStore:
             Conflict: another machine has taken it over.
         """
         names = sorted(self.client.list_all(name), key=lambda key: (not key.startswith("refs/"), key))
-        for start in range(0, len(names), _BATCH):
+        for start in range(0, len(names), DELETED_BATCH):
             if not _is_owned(self.read().catalog.pending, name, token):
                 raise self._lost()
-            self.client.delete([f"{name}/{part}" for part in names[start : start + _BATCH]])
+            self.client.delete([f"{name}/{part}" for part in names[start : start + DELETED_BATCH]])
 
     def _decode(self, data: bytes) -> Catalog:
         try:
