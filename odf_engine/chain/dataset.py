@@ -821,6 +821,9 @@ class Dataset:
                 # Other processes keep switching the shared index between two histories, or it is damaged.
                 self._index = BlockIndex(":memory:")
             head = self.head()
+            if head is None and self.origin is not None:
+                self.refresh()  # it was not read yet
+                head = self.head()
             if head is None:
                 if self.origin is None and any(self._blocks.names()):
                     problem = f"refs/{self.reference}, the reference to the newest block, is missing"

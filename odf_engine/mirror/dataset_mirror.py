@@ -32,6 +32,7 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DELETED_BATCH, DatasetStore, parse_head
+from odf_engine.mirror.heads_list import HeadsList
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
 from odf_engine.mirror.unused_objects import CHECKED_SECONDS, UnusedObjects
 from odf_engine.storage.dataset_origin import CheckedObjects
@@ -66,12 +67,14 @@ class DatasetMirror:
         store: the store.
         folder: the mirror.
         name: the folder of the dataset in the store.
+        heads: the list that new heads are written to, or None for a dataset that is not in it yet.
     """
 
     _evicted: float = 0.0
 
-    def __init__(self, store: DatasetStore, folder: Path, name: str) -> None:
+    def __init__(self, store: DatasetStore, folder: Path, name: str, heads: HeadsList | None = None) -> None:
         self._store = store
+        self._heads = heads
         self._folder = folder
         self._name = name
         self._lock = threading.Lock()
@@ -458,6 +461,8 @@ class DatasetMirror:
         return head
 
     def _keep(self, head: Multihash, version: UpdateVersion) -> None:
+        if self._heads is not None:
+            self._heads.note({self._name: str(head)})
         data = msgspec.json.encode(KnownHead(str(head), dict(version)))  # type: ignore[arg-type]
         with suppress(OdfError):  # a cache
             replace_file(self._folder / MARKER, data)

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,7 @@ from odf_engine.errors import (
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry, Operation
+from odf_engine.mirror.heads_list import HEADS, Heads
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -82,6 +84,9 @@ def normalize_url(text: str, folder: Path) -> str:
 class DatasetStore:
     """The store at a URL. Creation sends no requests. Thread-safe and process-safe.
 
+    Attributes:
+        heads_cache: the copy of the list of heads, see :mod:`odf_engine.mirror.heads_list`.
+
     Args:
         url: the URL, with a slash at its end.
         odf: the ``.odf`` folder of the workspace.
@@ -93,6 +98,7 @@ class DatasetStore:
         self.config = config
         self._odf = odf
         self._cache = odf / "cache" / "store.json"
+        self.heads_cache = odf / "cache" / "store-heads.json"
         self._tokens = odf / "cache" / "store-operations.json"
 
     @cached_property
@@ -131,6 +137,8 @@ class DatasetStore:
                 pass
             self.client.delete([CATALOG])
             raise self._unsupported()
+        with suppress(WriteConditionFailed):
+            self.client.write(HEADS, msgspec.json.encode(Heads(checked=time.time())), "create")
         return 0
 
     def _unsupported(self) -> Unsupported:

@@ -35,7 +35,7 @@ from odf_engine.errors import (
     Unsupported,
     disk_hint,
 )
-from odf_engine.identity.did import DatasetId, KeyStore, generate_key
+from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, create_and_store_proof, is_actor
@@ -44,8 +44,16 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
 from odf_engine.mirror.dataset_mirror import DatasetMirror
 from odf_engine.mirror.dataset_store import DatasetStore, normalize_url
+from odf_engine.mirror.heads_list import CHECK_SECONDS, Heads, HeadsList, ListedHead
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
-from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset, Summary, summarize
+from odf_engine.workspace.dataset_summary import (
+    DatasetEntry,
+    NewDataset,
+    Summary,
+    list_summary,
+    read_listed,
+    summarize,
+)
 from odf_engine.workspace.discovery import (
     ODF_FOLDER,
     check_dataset_folder,
@@ -201,6 +209,13 @@ class Workspace:
             return None
         return DatasetStore(url, self.odf, self.config)
 
+    @cached_property
+    def _heads(self) -> HeadsList:
+        """The list of the heads in the store."""
+        store = self.store
+        assert store is not None
+        return HeadsList(store, self._describe_head)
+
     @property
     def _usable_store(self) -> DatasetStore | None:
         """The store, or None if absent or the settings are invalid, which must not prevent reading.
@@ -255,18 +270,32 @@ class Workspace:
 
     def close(self) -> None:
         """Close the files of the indexes of blocks. The next use opens them again."""
+        if "_heads" in self.__dict__:
+            self._heads.finish()
         self.index.close()
         for dataset in self._opened.values():
             dataset.close_branches()
 
     def datasets(self) -> list[DatasetEntry]:
         """Return all datasets, sorted by name."""
+        return self._list_datasets(is_overview=False)[0]
+
+    def overview(self) -> list[Summary]:
+        """Return the summaries of all datasets, sorted by name, for people.
+
+        A dataset in a store that was never read is not read now: the store lists what another machine has
+        read from it.
+        """
+        entries, listed = self._list_datasets(is_overview=True)
+        return summarize(entries, self.index, self._summaries, listed)
+
+    def _list_datasets(self, *, is_overview: bool) -> tuple[list[DatasetEntry], dict[DatasetId, Summary]]:
         store = self._usable_store
         max_age = 0.0 if store is None else store.config.store.refresh_seconds
         self._read_catalog(max_age)
         entries = [self._entry(*named) for named in self._folders.aliases()]
-        self._refresh(entries, max_age)
-        return sorted(entries, key=lambda entry: str(entry.alias).lower())
+        listed = self._follow_heads(entries, max_age, is_overview=is_overview)
+        return sorted(entries, key=lambda entry: str(entry.alias).lower()), listed
 
     def resolve(self, text: str) -> DatasetEntry:
         """Return the dataset with this id or alias.
@@ -485,7 +514,10 @@ class Workspace:
                 self._publish({dataset_id: folder}, {dataset_id: CatalogEntry(str(alias), origin)})
             self._folders.import_dataset(folder, dataset_id, alias, origin)
             self._opened.pop(dataset_id, None)
-            return self._entry(dataset_id, alias)
+            entry = self._entry(dataset_id, alias)
+            if self.store is not None:
+                self._note_heads([entry], {}, 0.0)
+            return entry
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
         """Rename a dataset.
@@ -534,6 +566,7 @@ class Workspace:
                     self.index.remove_chain(head)
             if (store := self._store_of(entry.id)) is not None:
                 store.remove(entry.id.multibase)
+                self._heads.note({entry.id.multibase: None})
             try:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
@@ -572,7 +605,7 @@ class Workspace:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
             return Dataset(folder, self.index, signer=self._sign_head)
-        mirror = DatasetMirror(store, folder, dataset_id.multibase)
+        mirror = DatasetMirror(store, folder, dataset_id.multibase, self._heads)
         return Dataset(folder, self.index, mirror, signer=self._sign_head)
 
     def _sign_head(self, folder: Path, state: ChainState) -> Path | None:
@@ -601,6 +634,84 @@ class Workspace:
             except BlockingIOError:
                 return  # another command changes datasets
             self._folders.follow(store.read().catalog.datasets)
+
+    def _follow_heads(
+        self, entries: Sequence[DatasetEntry], max_age: float, *, is_overview: bool
+    ) -> dict[DatasetId, Summary]:
+        """Read the datasets whose heads differ from the list of heads in the store.
+
+        Args:
+            entries: all datasets.
+            max_age: age in seconds up to which what was read last is used.
+            is_overview: whether datasets that were never read may remain so.
+
+        Returns:
+            The summaries in the list of datasets that were never read.
+        """
+        store = self._usable_store
+        if store is None or time.monotonic() < self._offline_until:
+            return {}
+        unread: dict[DatasetId, Summary] = {}
+        with self._reported_offline():
+            started, listed = time.time(), self._heads.read(max_age)
+            if listed is None:
+                listed = Heads()
+            is_due = started - listed.checked > CHECK_SECONDS
+            heads = {name: entry.head for name, entry in listed.heads.items()}
+
+            def follow(entry: DatasetEntry) -> None:
+                if entry.id in unread:
+                    origin = entry.dataset.origin
+                    if origin is None or str(origin.newest_head()) == heads[entry.id.multibase]:
+                        return
+                    del unread[entry.id]
+                entry.dataset.refresh()
+
+            changed: list[DatasetEntry] = []
+            for entry in entries:
+                origin, head = entry.dataset.origin, heads.get(entry.id.multibase)
+                if not isinstance(origin, DatasetMirror):
+                    continue
+                local = None
+                with suppress(OdfError):
+                    local = entry.dataset.head()
+                if local is None and head is not None and is_overview:
+                    summary = read_listed(entry, listed.heads[entry.id.multibase])
+                    if summary is not None:
+                        unread[entry.id] = summary
+                        changed += [entry] if is_due else []
+                        continue
+                if is_due or local is None or str(local) != head:
+                    changed += [entry] if origin.age() > max_age else []
+            store.run_parallel(follow, changed)
+            self._note_heads(changed, heads, started if is_due else 0.0)
+        return unread
+
+    def _note_heads(self, entries: Sequence[DatasetEntry], heads: Mapping[str, str], checked: float) -> None:
+        """Correct the list of heads in the store after these datasets were read."""
+        corrected: dict[str, str | None] = {}
+        for entry in entries:
+            with suppress(OdfError):
+                head = entry.dataset.head()
+                if head is not None and str(head) != heads.get(entry.id.multibase):
+                    corrected[entry.id.multibase] = str(head)
+        if checked and (store := self._usable_store) is not None:
+            existing = store.read().catalog.datasets  # after the list: it may have newer datasets
+            corrected |= dict.fromkeys(name for name in heads if name not in existing)
+        if corrected or checked:
+            self._heads.note(corrected, checked=checked)
+
+    def _describe_head(self, name: str, is_certain: bool) -> ListedHead | None:
+        """Return the entry of a dataset for the list of heads, see :class:`HeadsList`."""
+        with suppress(OdfError, OSError):
+            dataset_id = DatasetId.parse(DID_PREFIX + name)
+            if self._folders.is_mirror(dataset_id):
+                entry = self._entry(dataset_id, DatasetAlias(None, name))
+                if is_certain:
+                    entry.dataset.refresh()
+                (summary,) = summarize([entry], self.index, {})
+                return None if summary.head is None else list_summary(summary)
+        return None
 
     def _refresh(self, entries: Sequence[DatasetEntry], max_age: float) -> None:
         """Read the heads of datasets from the store, unless read in the last ``max_age`` seconds."""
@@ -729,7 +840,10 @@ class Workspace:
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # the commit was discarded
             raise
-        return [self._entry(plan.id, plan.alias) for plan in plans]
+        entries = [self._entry(plan.id, plan.alias) for plan in plans]
+        if self.store is not None:
+            self._note_heads(entries, {}, 0.0)
+        return entries
 
     def _complete_creation(self, heads: Iterable[DatasetId]) -> None:
         """Publish the folders of datasets that the store lists. An interruption is completed later."""

@@ -110,7 +110,7 @@ class Turns:
 
 
 class MemoryClient:
-    """A store in memory, whose requests wait for the turns of the machines. Versions depend on the content."""
+    """A store in memory, whose requests wait for the turns of the machines. Versions are hashes."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -183,7 +183,7 @@ def needed_objects(block: bytes) -> tuple[list[str], str | None]:
 
 
 class Template:
-    """The folders of two machines, and the objects of their store: a dataset with heads that it had before."""
+    """The folders of two machines, and their store: a dataset with heads that it had before."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-"))
