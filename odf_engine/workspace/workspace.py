@@ -292,8 +292,8 @@ class Workspace:
     def _list_datasets(self, *, is_overview: bool) -> tuple[list[DatasetEntry], dict[DatasetId, Summary]]:
         store = self._usable_store
         max_age = 0.0 if store is None else store.config.store.refresh_seconds
-        self._read_catalog(max_age)
-        entries = [self._entry(*named) for named in self._folders.aliases()]
+        named = self._read_catalog(max_age)
+        entries = [self._entry(*item) for item in (self._folders.aliases() if named is None else named)]
         listed = self._follow_heads(entries, max_age, is_overview=is_overview)
         return sorted(entries, key=lambda entry: str(entry.alias).lower()), listed
 
@@ -616,14 +616,17 @@ class Workspace:
         proof = create_and_store_proof(folder, state.dataset_id, key, state.head, self.actor)
         return folder / PROOFS_FOLDER / str(proof.head)
 
-    def _read_catalog(self, max_age: float) -> None:
+    def _read_catalog(self, max_age: float) -> list[NamedDataset] | None:
         """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.
 
         Without access to the store, the datasets remain as they are; see :attr:`store_problem`.
+
+        Returns:
+            The datasets in this workspace, or None if they were not read or have changed.
         """
         store = self._usable_store
         if store is None or store.cache_age() <= max_age or time.monotonic() < self._offline_until:
-            return
+            return None
         with (
             self._reported_offline(),
             translate_os_errors(self.odf),
@@ -632,8 +635,9 @@ class Workspace:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # another command changes datasets
-            self._folders.follow(store.read().catalog.datasets)
+                return None  # another command changes datasets
+            return self._folders.follow(store.read().catalog.datasets)
+        return None
 
     def _follow_heads(
         self, entries: Sequence[DatasetEntry], max_age: float, *, is_overview: bool
