@@ -144,7 +144,7 @@ class HeadsList:
                 self._write(pending, checked)
             except WriteConditionFailed:
                 pass  # a check corrects the list
-            except (OdfError, OSError):
+            except Exception:  # the list is a hint: nothing fails because of it
                 with self._lock:
                     self._is_refused = True  # such as without the permission to write
 

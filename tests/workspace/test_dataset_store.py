@@ -7,8 +7,10 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -24,6 +26,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import set_value
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.chain.linked_objects import store_object
 from odf_engine.chain.references import create_branch, delete_branch, list_branches, promote_branch
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
@@ -328,6 +331,29 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     add_slices(again(b).resolve("numbers"))
 
 
+def test_an_object_attached_during_a_collection_is_kept(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    photo = tmp_path / "photo"
+    photo.write_bytes(b"photo")
+    link = store_object(entry.dataset, photo, Reporter())
+    (path,) = stored(url, f"*/data/{link}")
+    os.utime(path, (1, 1))
+    check_workspace(again(b), Reporter(), repair=True)
+    age_unused(url)
+    claim_unused = DatasetMirror.claim_unused
+
+    def attach_before(mirror: DatasetMirror, names: Collection[str], *, now: bool) -> list[str]:
+        store_object(entry.dataset, photo, Reporter())
+        return claim_unused(mirror, names, now=now)
+
+    monkeypatch.setattr(DatasetMirror, "claim_unused", attach_before)
+    check_workspace(again(b), Reporter(), repair=True)
+    assert path.exists()
+
+
 def test_other_machines_see_compaction_and_garbage_collection(tmp_path: Path, url: str) -> None:
     a, b = machines(tmp_path, url)
     entry = make_root(a, slices=6)
@@ -543,12 +569,12 @@ def test_a_first_list_needs_few_requests(tmp_path: Path, s3: S3Server) -> None:
 
 def expire_heads(s3: S3Server) -> None:
     """Let more than an hour pass since all heads were compared with the list."""
-    (key,) = [key for key in s3.objects if key.endswith("odf-heads.json")]
+    key = "bucket/store/odf-heads.json"
     s3.objects[key] = msgspec.json.encode(msgspec.json.decode(s3.objects[key]) | {"checked": 1.0})
 
 
 def listed_heads(s3: S3Server) -> dict[str, Any]:
-    (key,) = [key for key in s3.objects if key.endswith("odf-heads.json")]
+    key = "bucket/store/odf-heads.json"
     return {name: entry["head"] for name, entry in msgspec.json.decode(s3.objects[key])["heads"].items()}
 
 
@@ -576,7 +602,7 @@ def test_the_list_of_heads_is_corrected(tmp_path: Path, s3: S3Server) -> None:
     b = again(b)
     assert listed_heads(s3) == {other.id.multibase: str(other.dataset.head())}
     # Without the list, or with a damaged one, all heads are read, and the list is written again.
-    (key,) = [key for key in s3.objects if key.endswith("odf-heads.json")]
+    key = "bucket/store/odf-heads.json"
     for content in (b"{", None):
         if content is None:
             del s3.objects[key]
@@ -598,6 +624,18 @@ def test_machines_write_the_list_of_heads_at_the_same_time(tmp_path: Path, url: 
     assert {name: entry["head"] for name, entry in listed.items()} == {
         entry.id.multibase: str(entry.dataset.head()) for entry in entries
     }
+    # The end of a process waits for the list.
+    code = (
+        "import sys; from pathlib import Path; from odf_engine.workspace.workspace import Workspace; "
+        "from tests.sync.builders import add_slices; "
+        "add_slices(Workspace.find(explicit=Path(sys.argv[1])).resolve('numbers0'))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, workspaces[0].folder], check=True, cwd=Path(__file__).parents[2]
+    )
+    entries[0].dataset.refresh()
+    listed = msgspec.json.decode(path.read_bytes())["heads"]
+    assert listed[entries[0].id.multibase]["head"] == str(entries[0].dataset.head())
 
 
 def test_rows_are_read_by_ranges(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
