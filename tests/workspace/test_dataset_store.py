@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -39,7 +40,7 @@ from odf_engine.errors import (
     Unsupported,
     UsageError,
 )
-from odf_engine.identity.multiformats import base58btc_encode
+from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.identity.ownership_proof import list_proof_files
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
@@ -48,6 +49,7 @@ from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
 from odf_engine.rows.scan import Scan
 from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import record_origin
 from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust
@@ -329,6 +331,72 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     assert findings(again(b), repair=True) == []
     assert len(stored(url, "*/data/*")) == 1
     add_slices(again(b).resolve("numbers"))
+
+
+def drop_slices(a: Workspace, b: Workspace, url: str) -> tuple[DatasetEntry, Multihash]:
+    """A dataset whose slices no reference uses; their names are stored. Also returns the head with them."""
+    entry = make_root(a, slices=3)
+    head, first = entry.dataset.state().head, entry.dataset.block(1).hash
+    entry.dataset.reset(first, expected_head=head)
+    entry.dataset.remove_reference(f"before-reset-{head.abbreviated}", head)
+    for path in stored(url, "*/*/f*"):
+        os.utime(path, (1, 1))
+    check_workspace(again(b), Reporter(), repair=True)
+    age_unused(url)
+    return entry, head
+
+
+def test_no_reference_to_deleted_objects(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry, head = drop_slices(a, b, url)
+    check_workspace(again(b), Reporter(), repair=True)
+    assert not stored(url, "*/data/*")
+    shutil.rmtree(entry.dataset.folder / "data")
+    here = entry.dataset.state().head
+    with pytest.raises(NotFound, match="missing in the store"):
+        entry.dataset.reset(head, expected_head=here)
+    with pytest.raises(NotFound, match="missing in the store"):
+        create_branch(entry.dataset, "trial", head)
+    assert again(b).resolve("numbers").dataset.head() == here
+    assert not stored(url, "*/refs/trial")
+
+
+def test_a_suspended_machine_neither_commits_nor_deletes(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry, head = drop_slices(a, b, url)
+    suspended = 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + suspended, monotonic=time.monotonic)
+    monkeypatch.setattr("odf_engine.mirror.dataset_mirror.time", clock)
+    monkeypatch.setattr("odf_engine.mirror.unused_objects.time", clock)
+
+    def suspend_before(name: str) -> None:
+        method = getattr(DatasetMirror, name)
+
+        def late(mirror: DatasetMirror, *arguments: Any, **options: Any) -> Any:
+            nonlocal suspended
+            suspended += 2000.0
+            return method(mirror, *arguments, **options)
+
+        monkeypatch.setattr(DatasetMirror, name, late)
+
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("delete_unused")
+        report = check_workspace(again(b), Reporter(), repair=True)
+    assert [finding.left for finding in report.left if "interrupted" not in finding.left] == []
+    assert report.left and len(stored(url, "*/data/*")) == 3
+    suspended += 2000.0  # the claim expires
+    here = entry.dataset.state().head
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("_swap")
+        with pytest.raises(Conflict, match="interrupted for too long"):
+            entry.dataset.reset(head, expected_head=here)
+    assert again(b).resolve("numbers").dataset.head() == here == entry.dataset.head()
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("upload_used")  # the objects are checked again
+        add_slices(entry, city="Basel")
+    assert again(b).resolve("numbers").dataset.head() == entry.dataset.head() != here
 
 
 def test_an_object_attached_during_a_collection_is_kept(
