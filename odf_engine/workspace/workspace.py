@@ -516,7 +516,7 @@ class Workspace:
             self._opened.pop(dataset_id, None)
             entry = self._entry(dataset_id, alias)
             if self.store is not None:
-                self._note_heads([entry], {}, 0.0)
+                self._note_heads([entry], Heads(), 0.0)
             return entry
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
@@ -650,58 +650,53 @@ class Workspace:
             is_overview: whether datasets that were never read may remain so.
 
         Returns:
-            The summaries in the list of datasets that were never read.
+            The summaries in the list, by datasets that were never read.
         """
         store = self._usable_store
         if store is None or time.monotonic() < self._offline_until:
             return {}
         unread: dict[DatasetId, Summary] = {}
         with self._reported_offline():
-            started, listed = time.time(), self._heads.read(max_age)
-            if listed is None:
-                listed = Heads()
+            started, listed = time.time(), self._heads.read(max_age) or Heads()
             is_due = started - listed.checked > CHECK_SECONDS
-            heads = {name: entry.head for name, entry in listed.heads.items()}
-
-            def follow(entry: DatasetEntry) -> None:
-                if entry.id in unread:
-                    origin = entry.dataset.origin
-                    if origin is None or str(origin.newest_head()) == heads[entry.id.multibase]:
-                        return
-                    del unread[entry.id]
-                entry.dataset.refresh()
-
-            changed: list[DatasetEntry] = []
+            checked: list[tuple[DatasetEntry, DatasetMirror, str]] = []
             for entry in entries:
-                origin, head = entry.dataset.origin, heads.get(entry.id.multibase)
-                if not isinstance(origin, DatasetMirror):
+                mirror = entry.dataset.origin
+                if not isinstance(mirror, DatasetMirror):
                     continue
-                local = None
-                with suppress(OdfError):
-                    local = entry.dataset.head()
-                if local is None and head is not None and is_overview:
-                    summary = read_listed(entry, listed.heads[entry.id.multibase])
-                    if summary is not None:
-                        unread[entry.id] = summary
-                        changed += [entry] if is_due else []
-                        continue
-                if is_due or local is None or str(local) != head:
-                    changed += [entry] if origin.age() > max_age else []
-            store.run_parallel(follow, changed)
-            self._note_heads(changed, heads, started if is_due else 0.0)
+                head, item = _read_head(entry), listed.heads.get(entry.id.multibase)
+                if not head and item and is_overview and (summary := read_listed(entry, item)):
+                    unread[entry.id] = summary
+                    checked += [(entry, mirror, item.head)] if is_due else []
+                elif not head or ((is_due or not item or item.head != head) and mirror.age() > max_age):
+                    checked.append((entry, mirror, ""))
+
+            def follow(work: tuple[DatasetEntry, DatasetMirror, str]) -> None:
+                entry, mirror, expected = work
+                if not expected or str(mirror.newest_head()) != expected:
+                    unread.pop(entry.id, None)
+                    entry.dataset.refresh()
+
+            store.run_parallel(follow, checked)
+            self._note_heads([work[0] for work in checked], listed, started if is_due else 0.0)
         return unread
 
-    def _note_heads(self, entries: Sequence[DatasetEntry], heads: Mapping[str, str], checked: float) -> None:
-        """Correct the list of heads in the store after these datasets were read."""
+    def _note_heads(self, entries: Sequence[DatasetEntry], listed: Heads, checked: float) -> None:
+        """Correct the list of heads in the store.
+
+        Args:
+            entries: datasets that were read.
+            listed: the list.
+            checked: when all heads were compared with the list, or 0 if they were not.
+        """
         corrected: dict[str, str | None] = {}
         for entry in entries:
-            with suppress(OdfError):
-                head = entry.dataset.head()
-                if head is not None and str(head) != heads.get(entry.id.multibase):
-                    corrected[entry.id.multibase] = str(head)
+            item, head = listed.heads.get(entry.id.multibase), _read_head(entry)
+            if head and (item is None or item.head != head):
+                corrected[entry.id.multibase] = head
         if checked and (store := self._usable_store) is not None:
-            existing = store.read().catalog.datasets  # after the list: it may have newer datasets
-            corrected |= dict.fromkeys(name for name in heads if name not in existing)
+            existing = store.read().catalog.datasets  # after the list, which may have newer datasets
+            corrected |= dict.fromkeys(name for name in listed.heads if name not in existing)
         if corrected or checked:
             self._heads.note(corrected, checked=checked)
 
@@ -725,7 +720,8 @@ class Workspace:
         old = [
             entry.dataset
             for entry in entries
-            if isinstance(origin := entry.dataset.origin, DatasetMirror) and origin.age() > max_age
+            if isinstance(origin := entry.dataset.origin, DatasetMirror)
+            and (origin.age() > max_age or not _read_head(entry))
         ]
         with self._reported_offline():
             store.run_parallel(Dataset.refresh, old)
@@ -846,7 +842,7 @@ class Workspace:
             raise
         entries = [self._entry(plan.id, plan.alias) for plan in plans]
         if self.store is not None:
-            self._note_heads(entries, {}, 0.0)
+            self._note_heads(entries, Heads(), 0.0)
         return entries
 
     def _complete_creation(self, heads: Iterable[DatasetId]) -> None:
@@ -867,6 +863,14 @@ class _NewKeys(dict["DatasetId", str]):
         """Generate a key pair; return the id of the dataset."""
         dataset_id, self[dataset_id] = generate_key()
         return dataset_id
+
+
+def _read_head(entry: DatasetEntry) -> str:
+    """Return the head of a dataset on this machine, or "" if it was not read or is damaged."""
+    try:
+        return str(entry.dataset.head() or "")
+    except OdfError:
+        return ""
 
 
 def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
