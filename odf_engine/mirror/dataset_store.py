@@ -38,8 +38,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry, Operation
-from odf_engine.mirror.heads_list import HEADS, Heads
+from odf_engine.mirror.catalog import CATALOG, HEADS, CachedCatalog, Catalog, CatalogEntry, Heads, Operation
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

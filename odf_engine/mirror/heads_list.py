@@ -21,6 +21,7 @@ import msgspec
 
 from odf_engine.base.atomic_files import replace_file
 from odf_engine.errors import ObjectUnchanged, OdfError, Unsupported, WriteConditionFailed
+from odf_engine.mirror.catalog import HEADS, HEADS_VERSION, Heads, ListedHead
 
 if TYPE_CHECKING:
     from obstore import PutMode
@@ -28,37 +29,14 @@ if TYPE_CHECKING:
     from odf_engine.mirror.dataset_store import DatasetStore
     from odf_engine.net.bucket_client import StoredObject
 
-HEADS: Final = "odf-heads.json"
 CHECK_SECONDS: Final = 3600.0
 """Time after which the entries are compared with the heads."""
 _MAX_BYTES: Final = 256 << 20
-_VERSION: Final = 1
 _ATTEMPTS: Final = 10
 _DELAY_SECONDS: Final = 0.5
 """Time in which commits of one process are collected for one write."""
 _FINISH_SECONDS: Final = 5.0
 """Maximum time that the end of a command waits for the list."""
-
-
-class ListedHead(msgspec.Struct, frozen=True):
-    """The entry of a dataset: its head, and the summary at the head, which the mirror does not interpret."""
-
-    head: str
-    summary: msgspec.Raw
-
-
-class Heads(msgspec.Struct, frozen=True):
-    """The list.
-
-    Attributes:
-        heads: the entries by the multibase form of ids.
-        checked: when all entries were last compared with the heads, in seconds since 1970.
-        version: of this format.
-    """
-
-    heads: dict[str, ListedHead] = {}
-    checked: float = 0.0
-    version: int = _VERSION
 
 
 class _CachedHeads(msgspec.Struct, frozen=True):
@@ -205,7 +183,7 @@ class HeadsList:
             heads = msgspec.json.decode(stored.data, type=Heads)
         except msgspec.MsgspecError:
             return Heads()  # damaged: it is written again
-        if heads.version != _VERSION:
+        if heads.version != HEADS_VERSION:
             problem = f"unsupported version {heads.version} of {HEADS}"
             raise Unsupported(problem, where=self._store.url, hint="use a newer version of odf")
         return heads

@@ -27,7 +27,7 @@ from odf_engine.metadata.model import (
     encode_hook,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.mirror.heads_list import ListedHead
+from odf_engine.mirror.catalog import ListedHead
 from odf_engine.workspace.waiting import read_waiting
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from odf_engine.base import settings
-from odf_engine.base.atomic_files import file_lock, read_small_file, replace_text_file
+from odf_engine.base.atomic_files import file_lock
 from odf_engine.base.config import Config
 from odf_engine.base.files import open_file, remove_file, translate_os_errors
 from odf_engine.base.lazy import LazyModule
@@ -32,10 +32,8 @@ from odf_engine.errors import (
     NotSynced,
     OdfError,
     SourceUnavailable,
-    Unsupported,
-    disk_hint,
 )
-from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore, generate_key
+from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, create_and_store_proof, is_actor
@@ -44,24 +42,24 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
 from odf_engine.mirror.dataset_mirror import DatasetMirror
 from odf_engine.mirror.dataset_store import DatasetStore, normalize_url
-from odf_engine.mirror.heads_list import CHECK_SECONDS, Heads, HeadsList, ListedHead
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import (
     DatasetEntry,
     NewDataset,
     Summary,
-    list_summary,
-    read_listed,
     summarize,
 )
 from odf_engine.workspace.discovery import (
     ODF_FOLDER,
     check_dataset_folder,
+    check_version,
     make_workspace_folder,
     workspace_folder,
+    write_version,
 )
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
+from odf_engine.workspace.store_listing import StoreListing, read_local_head
 
 if TYPE_CHECKING:
     from odf_engine.workspace.definitions import definition, definition_update, query_check
@@ -76,39 +74,6 @@ _FRESH_SECONDS: Final = 0.5
 """Age of the state of a store after which a command that names datasets reads it again."""
 _OFFLINE_SECONDS: Final = 30.0
 """Time after a failed request in which a store is not read, so that cached datasets can be browsed."""
-VERSION: Final = 1
-"""Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
-_VERSION_FILE: Final = "version"
-
-
-def write_version(odf: Path) -> None:
-    """Store the version in the ``.odf`` folder of a workspace."""
-    replace_text_file(odf / _VERSION_FILE, f"{VERSION}\n")
-
-
-def check_version(odf: Path) -> None:
-    """Check the version of a workspace. The oldest workspaces have no version file.
-
-    Raises:
-        Unsupported: another version.
-        OdfError: the file cannot be read.
-    """
-    path = odf / _VERSION_FILE
-    try:
-        text = read_small_file(path)[:80].decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise OdfError(
-            f"the workspace cannot be read: {error.strerror}", where=str(path), hint=disk_hint(error)
-        ) from None
-    if text != str(VERSION):
-        version = text if text.isdecimal() else f"'{text}'"
-        raise Unsupported(
-            f"unsupported workspace version {version}: this program supports version {VERSION}",
-            where=str(path),
-            hint="use a newer version of odf; nothing was changed",
-        )
 
 
 class Workspace:
@@ -210,11 +175,16 @@ class Workspace:
         return DatasetStore(url, self.odf, self.config)
 
     @cached_property
-    def _heads(self) -> HeadsList:
-        """The list of the heads in the store."""
+    def _listing(self) -> StoreListing:
+        """The datasets as the store lists them."""
         store = self.store
         assert store is not None
-        return HeadsList(store, self._describe_head)
+        return StoreListing(store, self.index, self._open_mirror)
+
+    def _open_mirror(self, dataset_id: DatasetId) -> DatasetEntry | None:
+        if not self._folders.is_mirror(dataset_id):
+            return None
+        return self._entry(dataset_id, DatasetAlias(None, dataset_id.multibase))
 
     @property
     def _usable_store(self) -> DatasetStore | None:
@@ -270,8 +240,8 @@ class Workspace:
 
     def close(self) -> None:
         """Close the files of the indexes of blocks. The next use opens them again."""
-        if "_heads" in self.__dict__:
-            self._heads.finish()
+        if "_listing" in self.__dict__:
+            self._listing.heads.finish()
         self.index.close()
         for dataset in self._opened.values():
             dataset.close_branches()
@@ -294,7 +264,10 @@ class Workspace:
         max_age = 0.0 if store is None else store.config.store.refresh_seconds
         named = self._read_catalog(max_age)
         entries = [self._entry(*item) for item in (self._folders.aliases() if named is None else named)]
-        listed = self._follow_heads(entries, max_age, is_overview=is_overview)
+        listed: dict[DatasetId, Summary] = {}
+        if store is not None and time.monotonic() >= self._offline_until:
+            with self._reported_offline():
+                listed = self._listing.follow(entries, max_age, is_overview=is_overview)
         return sorted(entries, key=lambda entry: str(entry.alias).lower()), listed
 
     def resolve(self, text: str) -> DatasetEntry:
@@ -516,7 +489,7 @@ class Workspace:
             self._opened.pop(dataset_id, None)
             entry = self._entry(dataset_id, alias)
             if self.store is not None:
-                self._note_heads([entry], Heads(), 0.0)
+                self._listing.note([entry])
             return entry
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
@@ -566,7 +539,7 @@ class Workspace:
                     self.index.remove_chain(head)
             if (store := self._store_of(entry.id)) is not None:
                 store.remove(entry.id.multibase)
-                self._heads.note({entry.id.multibase: None})
+                self._listing.heads.note({entry.id.multibase: None})
             try:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
@@ -605,7 +578,7 @@ class Workspace:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
             return Dataset(folder, self.index, signer=self._sign_head)
-        mirror = DatasetMirror(store, folder, dataset_id.multibase, self._heads)
+        mirror = DatasetMirror(store, folder, dataset_id.multibase, self._listing.heads)
         return Dataset(folder, self.index, mirror, signer=self._sign_head)
 
     def _sign_head(self, folder: Path, state: ChainState) -> Path | None:
@@ -639,79 +612,6 @@ class Workspace:
             return self._folders.follow(store.read().catalog.datasets)
         return None
 
-    def _follow_heads(
-        self, entries: Sequence[DatasetEntry], max_age: float, *, is_overview: bool
-    ) -> dict[DatasetId, Summary]:
-        """Read the datasets whose heads differ from the list of heads in the store.
-
-        Args:
-            entries: all datasets.
-            max_age: age in seconds up to which what was read last is used.
-            is_overview: whether datasets that were never read may remain so.
-
-        Returns:
-            The summaries in the list, by datasets that were never read.
-        """
-        store = self._usable_store
-        if store is None or time.monotonic() < self._offline_until:
-            return {}
-        unread: dict[DatasetId, Summary] = {}
-        with self._reported_offline():
-            started, listed = time.time(), self._heads.read(max_age) or Heads()
-            is_due = started - listed.checked > CHECK_SECONDS
-            checked: list[tuple[DatasetEntry, DatasetMirror, str]] = []
-            for entry in entries:
-                mirror = entry.dataset.origin
-                if not isinstance(mirror, DatasetMirror):
-                    continue
-                head, item = _read_head(entry), listed.heads.get(entry.id.multibase)
-                if not head and item and is_overview and (summary := read_listed(entry, item)):
-                    unread[entry.id] = summary
-                    checked += [(entry, mirror, item.head)] if is_due else []
-                elif not head or ((is_due or not item or item.head != head) and mirror.age() > max_age):
-                    checked.append((entry, mirror, ""))
-
-            def follow(work: tuple[DatasetEntry, DatasetMirror, str]) -> None:
-                entry, mirror, expected = work
-                if not expected or str(mirror.newest_head()) != expected:
-                    unread.pop(entry.id, None)
-                    entry.dataset.refresh()
-
-            store.run_parallel(follow, checked)
-            self._note_heads([work[0] for work in checked], listed, started if is_due else 0.0)
-        return unread
-
-    def _note_heads(self, entries: Sequence[DatasetEntry], listed: Heads, checked: float) -> None:
-        """Correct the list of heads in the store.
-
-        Args:
-            entries: datasets that were read.
-            listed: the list.
-            checked: when all heads were compared with the list, or 0 if they were not.
-        """
-        corrected: dict[str, str | None] = {}
-        for entry in entries:
-            item, head = listed.heads.get(entry.id.multibase), _read_head(entry)
-            if head and (item is None or item.head != head):
-                corrected[entry.id.multibase] = head
-        if checked and (store := self._usable_store) is not None:
-            existing = store.read().catalog.datasets  # after the list, which may have newer datasets
-            corrected |= dict.fromkeys(name for name in listed.heads if name not in existing)
-        if corrected or checked:
-            self._heads.note(corrected, checked=checked)
-
-    def _describe_head(self, name: str, is_certain: bool) -> ListedHead | None:
-        """Return the entry of a dataset for the list of heads, see :class:`HeadsList`."""
-        with suppress(OdfError, OSError):
-            dataset_id = DatasetId.parse(DID_PREFIX + name)
-            if self._folders.is_mirror(dataset_id):
-                entry = self._entry(dataset_id, DatasetAlias(None, name))
-                if is_certain:
-                    entry.dataset.refresh()
-                (summary,) = summarize([entry], self.index, {})
-                return None if summary.head is None else list_summary(summary)
-        return None
-
     def _refresh(self, entries: Sequence[DatasetEntry], max_age: float) -> None:
         """Read the heads of datasets from the store, unless read in the last ``max_age`` seconds."""
         store = self._usable_store
@@ -721,7 +621,7 @@ class Workspace:
             entry.dataset
             for entry in entries
             if isinstance(origin := entry.dataset.origin, DatasetMirror)
-            and (origin.age() > max_age or not _read_head(entry))
+            and (origin.age() > max_age or not read_local_head(entry))
         ]
         with self._reported_offline():
             store.run_parallel(Dataset.refresh, old)
@@ -842,7 +742,7 @@ class Workspace:
             raise
         entries = [self._entry(plan.id, plan.alias) for plan in plans]
         if self.store is not None:
-            self._note_heads(entries, Heads(), 0.0)
+            self._listing.note(entries)
         return entries
 
     def _complete_creation(self, heads: Iterable[DatasetId]) -> None:
@@ -863,14 +763,6 @@ class _NewKeys(dict["DatasetId", str]):
         """Generate a key pair; return the id of the dataset."""
         dataset_id, self[dataset_id] = generate_key()
         return dataset_id
-
-
-def _read_head(entry: DatasetEntry) -> str:
-    """Return the head of a dataset on this machine, or "" if it was not read or is damaged."""
-    try:
-        return str(entry.dataset.head() or "")
-    except OdfError:
-        return ""
 
 
 def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
