@@ -325,19 +325,16 @@ class DatasetStore:
         unknown = [name for name, stored in newest.items() if stored < before and _is_dataset(name)]
         return sorted([*ended, *unknown])
 
-    def run_parallel(self, work: Callable[[Any], object], items: list[Any]) -> None:
-        """Call ``work`` for each item in several threads.
+    def run_parallel(self, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+        """Call ``work`` for each item in several threads; return the results.
 
         Raises:
             Exception: the first error, after the running calls have finished.
         """
         if len(items) < 2:
-            for item in items:
-                work(item)
-            return
+            return [work(item) for item in items]
         with ThreadPoolExecutor(min(32, len(items)), "store") as pool:
-            for _ in pool.map(work, items):
-                pass
+            return list(pool.map(work, items))
 
     def _new_token(self) -> str:
         """Return a token that shows a later command whether its operation was interrupted."""

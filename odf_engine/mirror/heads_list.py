@@ -84,6 +84,11 @@ class HeadsList:
             return None  # a newer version of the program has written it
         return None if current is None else current.heads
 
+    def prefetch(self, max_age: float) -> None:
+        """Read the list, so that :meth:`read` has it. Errors do not raise."""
+        with suppress(OdfError):
+            self.read(max_age)
+
     def note(self, heads: Mapping[str, str | None], *, checked: float = 0.0) -> None:
         """Write heads to the list, in the background.
 

@@ -262,7 +262,10 @@ class Workspace:
     def _list_datasets(self, *, is_overview: bool) -> tuple[list[DatasetEntry], dict[DatasetId, Summary]]:
         store = self._usable_store
         max_age = 0.0 if store is None else store.config.store.refresh_seconds
-        named = self._read_catalog(max_age)
+        named: list[NamedDataset] | None = None
+        if store is not None and time.monotonic() >= self._offline_until:
+            heads = self._listing.heads
+            named, _ = store.run_parallel(lambda read: read(max_age), [self._read_catalog, heads.prefetch])
         entries = [self._entry(*item) for item in (self._folders.aliases() if named is None else named)]
         listed: dict[DatasetId, Summary] = {}
         if store is not None and time.monotonic() >= self._offline_until:

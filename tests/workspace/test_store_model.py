@@ -242,9 +242,8 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.copytree(template().folder, self.folder, dirs_exist_ok=True)
         clock = SimpleNamespace(time=lambda: self.now, monotonic=time.monotonic, sleep=lambda _: None)
 
-        def run_one_by_one(store: DatasetStore, work: Callable[[Any], object], items: list[Any]) -> None:
-            for item in items:
-                work(item)
+        def run_one_by_one(store: DatasetStore, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+            return [work(item) for item in items]
 
         for target, value in (
             ("odf_engine.mirror.store_client.open_client", lambda *_: self.client),
