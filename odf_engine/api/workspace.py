@@ -240,7 +240,7 @@ class Workspace(
         >>> [dataset.name for dataset in workspace.in_order(list(workspace))]
         ['city.population']
         """
-        graph = DatasetGraph(self.summaries())
+        graph = DatasetGraph(self._workspace.summaries())
         selected = {DatasetId.parse(dataset.id) for dataset in datasets}
         if recursive:
             selected.update(*[graph.upstream(dataset) for dataset in selected])
@@ -253,7 +253,7 @@ class Workspace(
         >>> [(summary.name, summary.records) for summary in workspace.summaries()]
         [('city.population', 3)]
         """
-        return self._workspace.summaries()
+        return self._workspace.overview()
 
     @property
     def config(self) -> Config:

@@ -569,7 +569,9 @@ class Dataset:
                 head = new[-1].folded.state.head
                 self._store(new, _paths(data), _paths(checkpoint))
                 with self._signed(new):
-                    self._publish(_objects_of(new), expected_head, head)
+                    stored = [item.folded.stored for item in new]
+                    objects = [pair for item in stored for pair in _objects_of(item.block.event, item.hash)]
+                    self._publish(objects, expected_head, head)
                     self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
@@ -626,6 +628,7 @@ class Dataset:
             expected_head=expected_head,
             backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
             before_move=lambda: None,
+            required=self._other_objects(block),
         )
 
     def move_head(
@@ -637,6 +640,7 @@ class Dataset:
         expected_head: Multihash | None,
         backup_ref: str | None,
         before_move: Callable[[], None],
+        required: Collection[str] = (),
     ) -> None:
         """Move the head to blocks that are already stored (see :mod:`odf_engine.chain.quarantine`).
 
@@ -645,6 +649,7 @@ class Dataset:
             fork: the state at the block that the new ones follow.
             folded: the new blocks, for the index, or None if they are too many.
             expected_head, backup_ref, before_move: as for :meth:`Quarantine.commit`.
+            required: see :meth:`DatasetOrigin.publish`.
         """
         with translate_commit_errors(self.folder), self._refs.locked():
             before = self._check_head(expected_head)
@@ -652,7 +657,7 @@ class Dataset:
                 self._follow_origin(self.origin)  # before the new objects are stored
                 self._check_head(expected_head)
             before_move()
-            self._publish(None, expected_head, state.head, backup_ref)
+            self._publish(None, expected_head, state.head, backup_ref, required=required)
             if backup_ref is not None and expected_head is not None:
                 self._store_ref(backup_ref, expected_head)
             self._refs.compare_and_set(self.reference, expected_head, state.head, is_commit=True)
@@ -687,7 +692,7 @@ class Dataset:
             NotSynced: the branch was changed, but a power failure may undo it.
         """
         with translate_commit_errors(self.folder), self._refs.locked():
-            self._publish((), expected, block, reference=name)
+            self._publish((), expected, block, reference=name, required=self._other_objects(block))
             self._refs.compare_and_set(name, expected, block, is_commit=True)
 
     def remove_reference(self, name: str, expected: Multihash) -> None:
@@ -715,15 +720,26 @@ class Dataset:
         new: Multihash,
         backup_ref: str | None = None,
         reference: str | None = None,
+        required: Collection[str] = (),
     ) -> None:
         """Commit to the origin, if there is one. After a conflict, the head is the one in the origin."""
         if self.origin is None:
             return
         try:
-            self.origin.publish(objects, expected, new, backup_ref, reference or self.reference)
+            self.origin.publish(objects, expected, new, backup_ref, reference or self.reference, required)
         except Conflict:
             self._follow_origin(self.origin)
             raise
+
+    def _other_objects(self, block: Multihash) -> list[str]:
+        """Return the objects of the chain that ends with a block, without objects of the dataset's chain."""
+        names: list[str] = []
+        at: Multihash | None = block if self.origin is not None else None
+        while at is not None and not self.contains_block(at):
+            stored = self.block(at)
+            names += [f"{kind}/{name}" for kind, name in _objects_of(stored.block.event, at)]
+            at = stored.block.prev_block_hash
+        return names
 
     def _store_ref(self, name: str, head: Multihash) -> None:
         if self._refs.get(name) is None:
@@ -805,6 +821,9 @@ class Dataset:
                 # Other processes keep switching the shared index between two histories, or it is damaged.
                 self._index = BlockIndex(":memory:")
             head = self.head()
+            if head is None and self.origin is not None:
+                self.refresh()  # it was not read yet
+                head = self.head()
             if head is None:
                 if self.origin is None and any(self._blocks.names()):
                     problem = f"refs/{self.reference}, the reference to the newest block, is missing"
@@ -846,16 +865,13 @@ class Dataset:
         return path
 
 
-def _objects_of(new: Sequence[_NewBlock]) -> list[tuple[str, str]]:
-    """Return the kinds and names of new objects: before each block those that it refers to."""
+def _objects_of(event: Any, block_hash: Multihash) -> list[tuple[str, str]]:
+    """Return the kinds and names of the objects that a block refers to, and of the block."""
     objects: list[tuple[str, str]] = []
-    for item in new:
-        event: Any = item.folded.stored.block.event
-        for kind, field in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
-            if (described := getattr(event, field, None)) is not None:
-                objects.append((kind, str(described.physical_hash)))
-        objects.append(("blocks", str(item.folded.stored.hash)))
-    return objects
+    for kind, field in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
+        if (described := getattr(event, field, None)) is not None:
+            objects.append((kind, str(described.physical_hash)))
+    return [*objects, ("blocks", str(block_hash))]
 
 
 class _EarlierHistory(Dataset):

@@ -168,7 +168,7 @@ def store_object(dataset: Dataset, source: Path, reporter: Reporter) -> Multihas
                 existing.unlink()
             objects.put_file(str(link), staged)
             if dataset.origin is not None:
-                dataset.origin.upload("data", str(link))
+                dataset.origin.upload_used("data", str(link))
         finally:
             remove_temporary(staged)
     return link

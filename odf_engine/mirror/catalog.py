@@ -8,6 +8,9 @@ import msgspec
 
 CATALOG: Final = "odf-store.json"
 """The object with the list."""
+HEADS: Final = "odf-heads.json"
+"""The object with the heads of the datasets, see :mod:`odf_engine.mirror.heads_list`."""
+HEADS_VERSION: Final = 1
 MARKER: Final = "info/store.json"
 """In the folder of a mirror: the newest head that was read, and its version."""
 
@@ -64,3 +67,24 @@ class KnownHead(msgspec.Struct, frozen=True):
 
     head: str
     tag: dict[str, str]
+
+
+class ListedHead(msgspec.Struct, frozen=True):
+    """The entry of a dataset: its head, and the summary at the head, which the mirror does not interpret."""
+
+    head: str
+    summary: msgspec.Raw
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """The heads of the datasets of a store.
+
+    Attributes:
+        heads: the entries by the multibase form of ids.
+        checked: when all entries were last compared with the heads, in seconds since 1970.
+        version: of this format.
+    """
+
+    heads: dict[str, ListedHead] = {}
+    checked: float = 0.0
+    version: int = HEADS_VERSION

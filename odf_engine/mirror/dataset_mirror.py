@@ -23,6 +23,7 @@ from odf_engine.errors import (
     BadData,
     Conflict,
     InvalidIdentity,
+    NotFound,
     ObjectUnchanged,
     OdfError,
     SourceUnavailable,
@@ -30,9 +31,10 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
-from odf_engine.mirror.dataset_store import DatasetStore, parse_head
+from odf_engine.mirror.dataset_store import DELETED_BATCH, DatasetStore, parse_head
+from odf_engine.mirror.heads_list import HeadsList
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
-from odf_engine.mirror.unused_objects import UnusedObjects
+from odf_engine.mirror.unused_objects import CHECKED_SECONDS, UnusedObjects
 from odf_engine.storage.dataset_origin import CheckedObjects
 from odf_engine.storage.object_store import STAGING_PREFIX
 from odf_engine.storage.refs import HEAD
@@ -65,12 +67,14 @@ class DatasetMirror:
         store: the store.
         folder: the mirror.
         name: the folder of the dataset in the store.
+        heads: the list that new heads are written to, or None for a dataset that is not in it yet.
     """
 
     _evicted: float = 0.0
 
-    def __init__(self, store: DatasetStore, folder: Path, name: str) -> None:
+    def __init__(self, store: DatasetStore, folder: Path, name: str, heads: HeadsList | None = None) -> None:
         self._store = store
+        self._heads = heads
         self._folder = folder
         self._name = name
         self._lock = threading.Lock()
@@ -241,28 +245,31 @@ class DatasetMirror:
         new: Multihash,
         backup_ref: str | None = None,
         reference: str = HEAD,
+        required: Collection[str] = (),
     ) -> None:
         """Store objects, then move the head, or a branch, by a conditional write.
 
         Raises:
             Conflict: another machine has committed; nothing was committed.
+            NotFound: the store lacks a required object.
             SourceUnavailable: the store cannot be written; nothing was committed, or a response was lost.
         """
-        stored = self._require(reference, expected)
-        if objects:
-            for kind, name in objects:
-                self._upload_used(kind, name)
-        elif objects is None or self._unused.withdraw():
-            self._upload_missing()
+        stored, checked = self._require(reference, expected), time.time()
+        for kind, name in objects or ():
+            self.upload_used(kind, name)
+        if objects is None or (not objects and self._unused.withdraw()) or not _is_recent(checked):
+            checked = self._upload_missing(required)
         if (self._folder / COMPACTIONS_FOLDER / str(new)).exists():
             self.upload(COMPACTIONS_FOLDER, str(new))
         if backup_ref is not None and expected is not None:
+            if self._read(reference)[0] != expected:
+                raise self._moved()  # its objects can have been deleted
             with suppress(WriteConditionFailed):
                 self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
-        self._swap(reference, stored, expected, new)
+        self._swap((reference, expected, new), stored, checked)
 
-    def _upload_used(self, kind: str, name: str) -> None:
-        """Store an object. One that exists may be unused, and about to be deleted."""
+    def upload_used(self, kind: str, name: str) -> None:
+        """Store an object for a commit. One that exists may be unused, and about to be deleted."""
         path, key = self._folder / kind / name, self._key(kind, name)
         if path.stat().st_size <= _SINGLE_BYTES:
             try:
@@ -270,26 +277,44 @@ class DatasetMirror:
                 return
             except WriteConditionFailed:
                 pass
-        self._unused.withdraw()
-        self.upload(kind, name)
+        is_stored = False
+        while not is_stored:
+            checked, before = time.time(), self._unused.withdraw()
+            self.upload(kind, name)
+            is_stored = _is_recent(checked) or self._unused.withdraw() == before
 
-    def _upload_missing(self) -> None:
+    def _upload_missing(self, required: Collection[str]) -> float:
         """Store all objects of the mirror that the store lacks, blocks last.
 
         A reader of the dataset finds all that a block refers to.
+
+        Args:
+            required: names of objects that the store must then have.
+
+        Returns:
+            When the objects were checked, in seconds since 1970.
         """
         before = self._unused.withdraw()
         while True:
+            stored: set[str] = set()
             for kind in KINDS:
                 present = self._store.client.list_all(self._key(kind, ""))
                 names = [
                     path.name for path in (self._folder / kind).glob("[!.]*") if path.name not in present
                 ]
                 self._store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
-            after = self._unused.withdraw()
+                stored.update(f"{kind}/{name}" for name in (*present, *names))
+            checked, after = time.time(), self._unused.withdraw()
             if after == before:  # otherwise objects that were present can have been deleted
-                return
+                break
             before = after
+        if lost := sorted({*required} - stored):
+            raise NotFound(
+                f"{lost[0]} is missing in the store, so the block cannot be used",
+                where=f"{self._store.url}{self._name}/",
+                hint="objects that no reference uses are deleted, see odf help stores",
+            )
+        return checked
 
     def store_reference(self, name: str, block: Multihash) -> None:
         """Set a reference other than the head in the store, without a condition."""
@@ -325,16 +350,31 @@ class DatasetMirror:
         return parse_head(stored.data, f"{self._store.url}{self._name}/"), stored
 
     def _swap(
-        self, reference: str, version: UpdateVersion | None, expected: Multihash | None, new: Multihash
+        self,
+        change: tuple[str, Multihash | None, Multihash],
+        version: UpdateVersion | None,
+        checked: float,
     ) -> None:
         """Write a reference, unless it has changed.
 
         A failed response does not mean that the head was not written, and a refusal may follow from a
         repeated request that was successful at first. Therefore the head is read again after each failure.
         Another machine can have written the same value, with an identical block.
+
+        Args:
+            change: the reference, its expected value and its new value.
+            version: the version of the expected value, or None if the reference does not exist.
+            checked: when the objects were checked. They can be deleted later.
+
+        Raises:
+            Conflict: the reference has changed, or the check is too old.
         """
+        reference, expected, new = change
         writer = uuid4().hex
         for attempt in range(self._store.config.fetch.retries + 1):
+            if not _is_recent(checked):
+                problem = "the commit was interrupted for too long; nothing was committed"
+                raise Conflict(problem, where=f"{self._store.url}{self._name}/", hint="try again")
             mode: PutMode = "create" if version is None else version
             try:
                 tag = self._store.client.write(self._key("refs", reference), str(new).encode(), mode, writer)
@@ -361,7 +401,7 @@ class DatasetMirror:
 
     def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
         """Compare the objects of a kind in the store with those that are needed."""
-        before = datetime.now(UTC) - _ORPHAN_AGE
+        before = datetime.fromtimestamp(time.time(), UTC) - _ORPHAN_AGE
         orphans: list[str] = []
         present: set[Multihash] = set()
         for name, stored in self._store.client.list_all(self._key(kind, "")).items():
@@ -377,8 +417,17 @@ class DatasetMirror:
         return self._unused.claim(names, now=now)
 
     def delete_unused(self, names: Sequence[str]) -> None:
-        """Delete claimed objects in the store, and end the claim."""
-        self._store.client.delete([f"{self._name}/{name}" for name in names])
+        """Delete claimed objects in the store while the claim holds, and end it.
+
+        Raises:
+            Conflict: the machine was interrupted for too long.
+        """
+        for start in range(0, len(names), DELETED_BATCH):
+            if not self._unused.holds_claim():
+                problem = "the deletion of unused objects was interrupted for too long"
+                raise Conflict(problem, where=f"{self._store.url}{self._name}/", hint="run the command again")
+            batch = names[start : start + DELETED_BATCH]
+            self._store.client.delete([f"{self._name}/{name}" for name in batch])
         self._unused.release()
 
     def _evict(self) -> None:
@@ -412,6 +461,8 @@ class DatasetMirror:
         return head
 
     def _keep(self, head: Multihash, version: UpdateVersion) -> None:
+        if self._heads is not None:
+            self._heads.note({self._name: str(head)})
         data = msgspec.json.encode(KnownHead(str(head), dict(version)))  # type: ignore[arg-type]
         with suppress(OdfError):  # a cache
             replace_file(self._folder / MARKER, data)
@@ -451,6 +502,11 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_READ_BYTES):
             yield piece
+
+
+def _is_recent(checked: float) -> bool:
+    """Return whether objects that existed at a time are still protected from a deletion."""
+    return time.time() - checked <= CHECKED_SECONDS
 
 
 def _version(tag: dict[str, str]) -> UpdateVersion:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry, Operation
+from odf_engine.mirror.catalog import CATALOG, HEADS, CachedCatalog, Catalog, CatalogEntry, Heads, Operation
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -49,7 +50,7 @@ else:  # imports urllib3, and a list of cached datasets sends no requests
 SCHEMES: Final = ("s3", "s3+http", "s3+https", "gs", "az", "file")
 _MAX_CATALOG_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 30
-_BATCH: Final = 500
+DELETED_BATCH: Final = 500
 """Number of objects that are deleted between two checks of who owns them."""
 _LEASE_SECONDS: Final = 3600.0
 """A creation or deletion without an end counts as interrupted after this time."""
@@ -82,6 +83,9 @@ def normalize_url(text: str, folder: Path) -> str:
 class DatasetStore:
     """The store at a URL. Creation sends no requests. Thread-safe and process-safe.
 
+    Attributes:
+        heads_cache: the copy of the list of heads, see :mod:`odf_engine.mirror.heads_list`.
+
     Args:
         url: the URL, with a slash at its end.
         odf: the ``.odf`` folder of the workspace.
@@ -93,6 +97,7 @@ class DatasetStore:
         self.config = config
         self._odf = odf
         self._cache = odf / "cache" / "store.json"
+        self.heads_cache = odf / "cache" / "store-heads.json"
         self._tokens = odf / "cache" / "store-operations.json"
 
     @cached_property
@@ -131,6 +136,8 @@ class DatasetStore:
                 pass
             self.client.delete([CATALOG])
             raise self._unsupported()
+        with suppress(WriteConditionFailed):
+            self.client.write(HEADS, msgspec.json.encode(Heads(checked=time.time())), "create")
         return 0
 
     def _unsupported(self) -> Unsupported:
@@ -318,19 +325,16 @@ class DatasetStore:
         unknown = [name for name, stored in newest.items() if stored < before and _is_dataset(name)]
         return sorted([*ended, *unknown])
 
-    def run_parallel(self, work: Callable[[Any], object], items: list[Any]) -> None:
-        """Call ``work`` for each item in several threads.
+    def run_parallel(self, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+        """Call ``work`` for each item in several threads; return the results.
 
         Raises:
             Exception: the first error, after the running calls have finished.
         """
         if len(items) < 2:
-            for item in items:
-                work(item)
-            return
+            return [work(item) for item in items]
         with ThreadPoolExecutor(min(32, len(items)), "store") as pool:
-            for _ in pool.map(work, items):
-                pass
+            return list(pool.map(work, items))
 
     def _new_token(self) -> str:
         """Return a token that shows a later command whether its operation was interrupted."""
@@ -371,10 +375,10 @@ class DatasetStore:
             Conflict: another machine has taken it over.
         """
         names = sorted(self.client.list_all(name), key=lambda key: (not key.startswith("refs/"), key))
-        for start in range(0, len(names), _BATCH):
+        for start in range(0, len(names), DELETED_BATCH):
             if not _is_owned(self.read().catalog.pending, name, token):
                 raise self._lost()
-            self.client.delete([f"{name}/{part}" for part in names[start : start + _BATCH]])
+            self.client.delete([f"{name}/{part}" for part in names[start : start + DELETED_BATCH]])
 
     def _decode(self, data: bytes) -> Catalog:
         try:

@@ -3,6 +3,10 @@
 A machine that collects garbage first stores the names of unused objects. At least an hour later, a machine
 claims those that are still unused, checks the references once more, and deletes them. A commit that uses
 existing objects withdraws the names; while objects are being deleted, it is refused.
+
+A commit moves its reference at most half an hour after it has withdrawn the names, and a machine deletes
+objects for at most half an hour. The other half hour is for requests that take long, and for clocks that
+differ: a request must reach the store within 15 minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ if TYPE_CHECKING:
 UNUSED_FILE: Final = "info/unused.json"
 """In the folder of a dataset in a store."""
 _GRACE_SECONDS: Final = 3600.0
-"""Minimum time between the two phases, and maximum time of a commit between its last check and its end."""
+"""Minimum time between the two phases, and time after which other machines ignore a claim."""
+CHECKED_SECONDS: Final = _GRACE_SECONDS / 2
+"""Time after which a commit checks its objects again, and a claim ends."""
 _MAX_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 10
 
@@ -57,6 +63,7 @@ class UnusedObjects:
     def __init__(self, client: StoreClient, dataset: str, where: str) -> None:
         self._client, self._key, self._where = client, f"{dataset}/{UNUSED_FILE}", where
         self._claim: UpdateVersion | None = None
+        self._claimed_at = 0.0
 
     def withdraw(self) -> str:
         """Keep all objects, before a commit that uses existing ones.
@@ -99,11 +106,16 @@ class UnusedObjects:
         if not now and stored.objects and age < _GRACE_SECONDS:
             return []  # an earlier call has stored the names
         new = _Unused(ready or sorted(unused), time.time(), bool(ready), uuid.uuid4().hex)
+        self._claimed_at = new.since
         try:
             self._claim = self._write(new, version)
         except WriteConditionFailed:
             raise self._busy() from None
         return ready
+
+    def holds_claim(self) -> bool:
+        """Return whether no other machine may use the claimed objects yet."""
+        return time.time() - self._claimed_at <= CHECKED_SECONDS
 
     def release(self) -> None:
         """End a claim, after the objects were deleted or kept."""

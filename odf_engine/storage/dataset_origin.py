@@ -80,6 +80,14 @@ class DatasetOrigin(Protocol):
         """Store an object of the folder."""
         ...
 
+    def upload_used(self, kind: str, name: str) -> None:
+        """Store an object of the folder for a later commit, also if it exists and is about to be deleted.
+
+        Raises:
+            Conflict: another machine is deleting objects.
+        """
+        ...
+
     def publish(
         self,
         objects: Sequence[tuple[str, str]] | None,
@@ -87,6 +95,7 @@ class DatasetOrigin(Protocol):
         new: Multihash,
         backup_ref: str | None = None,
         reference: str = HEAD,
+        required: Collection[str] = (),
     ) -> None:
         """Store objects of the folder, then move the head in the store by a conditional write.
 
@@ -96,9 +105,11 @@ class DatasetOrigin(Protocol):
             new: the new head.
             backup_ref: the name of a reference that stores the current head.
             reference: the head, or the branch that is moved instead.
+            required: objects of the new chain, such as ``data/HASH``, that no reference may use yet.
 
         Raises:
             Conflict: the head in the store is not ``expected``.
+            NotFound: the store lacks a required object.
         """
         ...
 

@@ -258,17 +258,24 @@ class DatasetFolders:
             raise write_error(self.path(dataset_id), error) from error
         sync_change(self.home, "the dataset was added")
 
-    def follow(self, catalog: Mapping[str, CatalogEntry]) -> None:
+    def follow(self, catalog: Mapping[str, CatalogEntry]) -> list[NamedDataset] | None:
         """Make the mirrors of a store correspond to its list of datasets. Other datasets are not changed.
 
         Args:
             catalog: names and origins by the multibase form of ids.
 
+        Returns:
+            The existing datasets, or None if they have changed.
+
         Raises:
             OSError: a folder cannot be changed.
         """
         existing = {dataset.id.multibase: dataset for dataset in self.aliases()}
+        is_changed = False
         for name, entry in catalog.items():
+            known = existing.get(name)
+            if known is not None and str(known.alias) == entry.alias:
+                continue
             try:
                 dataset_id = DatasetId.parse(DID_PREFIX + name)
                 alias = DatasetAlias.parse(entry.alias)
@@ -276,31 +283,35 @@ class DatasetFolders:
                 continue
             if dataset_id.multibase != name:
                 continue  # another spelling of the id of a dataset
-            known = existing.get(name)
-            if known is not None and (known.alias == alias and str(known.alias) == entry.alias):
-                continue
+            is_changed = True
             if known is None:
-                # The list has the dataset, so its creation is committed, even if it was interrupted.
-                folder = self._staging(dataset_id)
-                (folder / MARKER).parent.mkdir(parents=True, exist_ok=True)
-                if entry.origin:
-                    (folder / ORIGIN_FILE).write_text(entry.origin, encoding="utf-8")
-                (folder / ALIAS_FILE).write_text(entry.alias, encoding="utf-8")
-                (folder / MARKER).touch()
-                os.utime(folder / MARKER, (0, 0))  # its head has not been read
-                if entry.origin:
-                    fsync_folders(folder)  # without its origin, it would be an own dataset
-                folder.rename(self.path(dataset_id))
+                self._add_mirror(dataset_id, entry)
             else:
                 self.set_alias(dataset_id, alias)
         for name, dataset in existing.items():
             if name not in catalog and (self.path(dataset.id) / MARKER).exists():
+                is_changed = True
                 with suppress(FileNotFoundError):
                     self.remove(dataset.id)
+        return None if is_changed else list(existing.values())
+
+    def _add_mirror(self, dataset_id: DatasetId, entry: CatalogEntry) -> None:
+        """Create the mirror of a dataset whose creation is committed, even if it was interrupted here."""
+        folder = self._staging(dataset_id)
+        (folder / MARKER).parent.mkdir(parents=True, exist_ok=True)
+        if entry.origin:
+            (folder / ORIGIN_FILE).write_text(entry.origin, encoding="utf-8")
+        (folder / ALIAS_FILE).write_text(entry.alias, encoding="utf-8")
+        (folder / MARKER).touch()
+        os.utime(folder / MARKER, (0, 0))  # its head has not been read
+        if entry.origin:
+            fsync_folders(folder)  # without its origin, it would be an own dataset
+        folder.rename(self.path(dataset_id))
 
     def is_mirror(self, dataset_id: DatasetId) -> bool:
         """Return whether the dataset is in the store of the workspace."""
-        return (self.path(dataset_id) / MARKER).exists()
+        # Every list does this for every dataset, see _read_name.
+        return os.path.exists(f"{self.home}/{dataset_id.multibase}/{MARKER}")  # noqa: PTH110
 
     def staging_path(self, dataset_id: DatasetId) -> Path:
         """Return the folder of a new dataset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -14,12 +15,19 @@ from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.data.waiting import AwaitedInput, Waiting
-from odf_engine.errors import OdfError
+from odf_engine.errors import InvalidIdentity, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput, MetadataEvent
+from odf_engine.metadata.model import (
+    DatasetKind,
+    ExecuteTransformInput,
+    MetadataEvent,
+    decode_hook,
+    encode_hook,
+)
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.mirror.catalog import ListedHead
 from odf_engine.workspace.waiting import read_waiting
 
 
@@ -104,6 +112,39 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting | None = None
 
 
+_LOCAL: Final = ("id", "name", "folder", "problem", "diverged", "compared", "waiting")
+"""What a list of heads in a store does not have: it depends on the machine or on other datasets."""
+_REQUIRED: Final = dict.fromkeys(("watermark", "last_pulled")) | dict.fromkeys(
+    ("blocks", "records", "size"), 0
+)
+
+
+def list_summary(summary: Summary) -> ListedHead:
+    """Return the entry of a dataset in the list of heads of a store."""
+    fields = msgspec.to_builtins(replace(summary, folder=Path()), enc_hook=_encode)
+    short = {name: value for name, value in fields.items() if value and name not in _LOCAL}
+    return ListedHead(str(summary.head), msgspec.Raw(msgspec.json.encode(short)))
+
+
+def read_listed(entry: DatasetEntry, listed: ListedHead) -> Summary | None:
+    """Return the summary in the list of heads of a store, or None if it cannot be read."""
+    own = {"id": str(entry.id), "name": str(entry.alias), "folder": "", "inputs": []}
+    try:
+        fields = _REQUIRED | own | msgspec.json.decode(listed.summary, type=dict[str, Any])
+        summary = msgspec.convert(fields, Summary, dec_hook=_decode)
+    except (msgspec.MsgspecError, InvalidIdentity, ValueError, TypeError):
+        return None
+    return replace(summary, folder=entry.dataset.folder)
+
+
+def _encode(value: object) -> str:
+    return "" if isinstance(value, Path) else encode_hook(value)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    return Path(value) if kind is Path else decode_hook(kind, value)
+
+
 def is_readable(state: ChainState) -> bool:
     """Return whether queries can read a dataset: it has rows, or declares columns and has a watermark.
 
@@ -153,7 +194,10 @@ def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
 
 
 def summarize(
-    entries: Sequence[DatasetEntry], index: BlockIndex, known: MutableMapping[DatasetId, Summary]
+    entries: Sequence[DatasetEntry],
+    index: BlockIndex,
+    known: MutableMapping[DatasetId, Summary],
+    listed: Mapping[DatasetId, Summary] = {},
 ) -> list[Summary]:
     """Return the summaries of the entries, in their order, with one query to the index.
 
@@ -161,9 +205,14 @@ def summarize(
         entries: the datasets.
         index: the index of blocks.
         known: cache of summaries, updated; a summary is reused while name and head are unchanged.
+        listed: summaries in the store, of datasets that this machine has not read.
     """
     heads: dict[DatasetId, Multihash | OdfError | None] = {}
     for entry in entries:
+        if entry.id in listed:
+            known[entry.id] = listed[entry.id]
+            heads[entry.id] = listed[entry.id].head
+            continue
         try:
             heads[entry.id] = entry.dataset.head()
         except OdfError as error:
@@ -173,8 +222,10 @@ def summarize(
     states = index.states(missing_heads) if missing_heads else {}
     for entry in changed:
         known[entry.id] = _summarize_entry(entry, heads[entry.id], states)
-    datasets = {entry.id: entry.dataset for entry in entries}
+    datasets = {entry.id: entry.dataset for entry in entries if entry.id not in listed}
     for entry in entries:
+        if entry.id in listed:
+            continue
         if known[entry.id].inputs:
             known[entry.id] = _with_divergence(known[entry.id], datasets, heads)
         with suppress(OdfError):  # the head of such a dataset cannot be read either
@@ -200,7 +251,10 @@ def _with_divergence(
     diverged = [
         source
         for source, head, block in zip(summary.inputs, current_heads, summary.last_blocks, strict=True)
-        if head is not None and block is not None and not _contains_block(datasets[source], block)
+        if source in datasets
+        and head is not None
+        and block is not None
+        and not _contains_block(datasets[source], block)
     ]
     return replace(summary, diverged=diverged, compared=current_heads)
 

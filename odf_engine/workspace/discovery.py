@@ -6,16 +6,50 @@ import os
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.atomic_files import read_small_file, replace_text_file
 from odf_engine.base.files import fsync_folder
 from odf_engine.base.settings import CONFIG_FILE, load_config, user_file
-from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
+from odf_engine.errors import AlreadyExists, NotFound, OdfError, Unsupported, UsageError, disk_hint
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
+VERSION: Final = 1
+"""Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
+_VERSION_FILE: Final = "version"
 _CHECKED_FOLDERS: Final = ("cache", "datasets", "incoming", "keys", "remotes", "trust")
 """Folders in ``.odf`` whose entries have predictable names."""
 _OBJECT_FOLDERS: Final = ("blocks", "checkpoints", "data")
 """Folders of a dataset whose files are opened without following links."""
+
+
+def write_version(odf: Path) -> None:
+    """Store the version in the ``.odf`` folder of a workspace."""
+    replace_text_file(odf / _VERSION_FILE, f"{VERSION}\n")
+
+
+def check_version(odf: Path) -> None:
+    """Check the version of a workspace. The oldest workspaces have no version file.
+
+    Raises:
+        Unsupported: another version.
+        OdfError: the file cannot be read.
+    """
+    path = odf / _VERSION_FILE
+    try:
+        text = read_small_file(path)[:80].decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OdfError(
+            f"the workspace cannot be read: {error.strerror}", where=str(path), hint=disk_hint(error)
+        ) from None
+    if text != str(VERSION):
+        version = text if text.isdecimal() else f"'{text}'"
+        raise Unsupported(
+            f"unsupported workspace version {version}: this program supports version {VERSION}",
+            where=str(path),
+            hint="use a newer version of odf; nothing was changed",
+        )
 
 
 def workspace_folder(start: Path | None = None, explicit: Path | None = None) -> Path:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from odf_engine.base import settings
-from odf_engine.base.atomic_files import file_lock, read_small_file, replace_text_file
+from odf_engine.base.atomic_files import file_lock
 from odf_engine.base.config import Config
 from odf_engine.base.files import open_file, remove_file, translate_os_errors
 from odf_engine.base.lazy import LazyModule
@@ -32,8 +32,6 @@ from odf_engine.errors import (
     NotSynced,
     OdfError,
     SourceUnavailable,
-    Unsupported,
-    disk_hint,
 )
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
@@ -45,15 +43,23 @@ from odf_engine.mirror.catalog import CatalogEntry
 from odf_engine.mirror.dataset_mirror import DatasetMirror
 from odf_engine.mirror.dataset_store import DatasetStore, normalize_url
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
-from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset, Summary, summarize
+from odf_engine.workspace.dataset_summary import (
+    DatasetEntry,
+    NewDataset,
+    Summary,
+    summarize,
+)
 from odf_engine.workspace.discovery import (
     ODF_FOLDER,
     check_dataset_folder,
+    check_version,
     make_workspace_folder,
     workspace_folder,
+    write_version,
 )
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
+from odf_engine.workspace.store_listing import StoreListing, read_local_head
 
 if TYPE_CHECKING:
     from odf_engine.workspace.definitions import definition, definition_update, query_check
@@ -68,39 +74,6 @@ _FRESH_SECONDS: Final = 0.5
 """Age of the state of a store after which a command that names datasets reads it again."""
 _OFFLINE_SECONDS: Final = 30.0
 """Time after a failed request in which a store is not read, so that cached datasets can be browsed."""
-VERSION: Final = 1
-"""Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
-_VERSION_FILE: Final = "version"
-
-
-def write_version(odf: Path) -> None:
-    """Store the version in the ``.odf`` folder of a workspace."""
-    replace_text_file(odf / _VERSION_FILE, f"{VERSION}\n")
-
-
-def check_version(odf: Path) -> None:
-    """Check the version of a workspace. The oldest workspaces have no version file.
-
-    Raises:
-        Unsupported: another version.
-        OdfError: the file cannot be read.
-    """
-    path = odf / _VERSION_FILE
-    try:
-        text = read_small_file(path)[:80].decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise OdfError(
-            f"the workspace cannot be read: {error.strerror}", where=str(path), hint=disk_hint(error)
-        ) from None
-    if text != str(VERSION):
-        version = text if text.isdecimal() else f"'{text}'"
-        raise Unsupported(
-            f"unsupported workspace version {version}: this program supports version {VERSION}",
-            where=str(path),
-            hint="use a newer version of odf; nothing was changed",
-        )
 
 
 class Workspace:
@@ -201,6 +174,18 @@ class Workspace:
             return None
         return DatasetStore(url, self.odf, self.config)
 
+    @cached_property
+    def _listing(self) -> StoreListing:
+        """The datasets as the store lists them."""
+        store = self.store
+        assert store is not None
+        return StoreListing(store, self.index, self._open_mirror)
+
+    def _open_mirror(self, dataset_id: DatasetId) -> DatasetEntry | None:
+        if not self._folders.is_mirror(dataset_id):
+            return None
+        return self._entry(dataset_id, DatasetAlias(None, dataset_id.multibase))
+
     @property
     def _usable_store(self) -> DatasetStore | None:
         """The store, or None if absent or the settings are invalid, which must not prevent reading.
@@ -255,18 +240,38 @@ class Workspace:
 
     def close(self) -> None:
         """Close the files of the indexes of blocks. The next use opens them again."""
+        if "_listing" in self.__dict__:
+            self._listing.heads.finish()
         self.index.close()
         for dataset in self._opened.values():
             dataset.close_branches()
 
     def datasets(self) -> list[DatasetEntry]:
         """Return all datasets, sorted by name."""
+        return self._list_datasets(is_overview=False)[0]
+
+    def overview(self) -> list[Summary]:
+        """Return the summaries of all datasets, sorted by name, for people.
+
+        A dataset in a store that was never read is not read now: the store lists what another machine has
+        read from it.
+        """
+        entries, listed = self._list_datasets(is_overview=True)
+        return summarize(entries, self.index, self._summaries, listed)
+
+    def _list_datasets(self, *, is_overview: bool) -> tuple[list[DatasetEntry], dict[DatasetId, Summary]]:
         store = self._usable_store
         max_age = 0.0 if store is None else store.config.store.refresh_seconds
-        self._read_catalog(max_age)
-        entries = [self._entry(*named) for named in self._folders.aliases()]
-        self._refresh(entries, max_age)
-        return sorted(entries, key=lambda entry: str(entry.alias).lower())
+        named: list[NamedDataset] | None = None
+        if store is not None and time.monotonic() >= self._offline_until:
+            heads = self._listing.heads
+            named, _ = store.run_parallel(lambda read: read(max_age), [self._read_catalog, heads.prefetch])
+        entries = [self._entry(*item) for item in (self._folders.aliases() if named is None else named)]
+        listed: dict[DatasetId, Summary] = {}
+        if store is not None and time.monotonic() >= self._offline_until:
+            with self._reported_offline():
+                listed = self._listing.follow(entries, max_age, is_overview=is_overview)
+        return sorted(entries, key=lambda entry: str(entry.alias).lower()), listed
 
     def resolve(self, text: str) -> DatasetEntry:
         """Return the dataset with this id or alias.
@@ -485,7 +490,10 @@ class Workspace:
                 self._publish({dataset_id: folder}, {dataset_id: CatalogEntry(str(alias), origin)})
             self._folders.import_dataset(folder, dataset_id, alias, origin)
             self._opened.pop(dataset_id, None)
-            return self._entry(dataset_id, alias)
+            entry = self._entry(dataset_id, alias)
+            if self.store is not None:
+                self._listing.note([entry])
+            return entry
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
         """Rename a dataset.
@@ -534,6 +542,7 @@ class Workspace:
                     self.index.remove_chain(head)
             if (store := self._store_of(entry.id)) is not None:
                 store.remove(entry.id.multibase)
+                self._listing.heads.note({entry.id.multibase: None})
             try:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
@@ -572,7 +581,7 @@ class Workspace:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
             return Dataset(folder, self.index, signer=self._sign_head)
-        mirror = DatasetMirror(store, folder, dataset_id.multibase)
+        mirror = DatasetMirror(store, folder, dataset_id.multibase, self._listing.heads)
         return Dataset(folder, self.index, mirror, signer=self._sign_head)
 
     def _sign_head(self, folder: Path, state: ChainState) -> Path | None:
@@ -583,14 +592,17 @@ class Workspace:
         proof = create_and_store_proof(folder, state.dataset_id, key, state.head, self.actor)
         return folder / PROOFS_FOLDER / str(proof.head)
 
-    def _read_catalog(self, max_age: float) -> None:
+    def _read_catalog(self, max_age: float) -> list[NamedDataset] | None:
         """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.
 
         Without access to the store, the datasets remain as they are; see :attr:`store_problem`.
+
+        Returns:
+            The datasets in this workspace, or None if they were not read or have changed.
         """
         store = self._usable_store
         if store is None or store.cache_age() <= max_age or time.monotonic() < self._offline_until:
-            return
+            return None
         with (
             self._reported_offline(),
             translate_os_errors(self.odf),
@@ -599,8 +611,9 @@ class Workspace:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # another command changes datasets
-            self._folders.follow(store.read().catalog.datasets)
+                return None  # another command changes datasets
+            return self._folders.follow(store.read().catalog.datasets)
+        return None
 
     def _refresh(self, entries: Sequence[DatasetEntry], max_age: float) -> None:
         """Read the heads of datasets from the store, unless read in the last ``max_age`` seconds."""
@@ -610,7 +623,8 @@ class Workspace:
         old = [
             entry.dataset
             for entry in entries
-            if isinstance(origin := entry.dataset.origin, DatasetMirror) and origin.age() > max_age
+            if isinstance(origin := entry.dataset.origin, DatasetMirror)
+            and (origin.age() > max_age or not read_local_head(entry))
         ]
         with self._reported_offline():
             store.run_parallel(Dataset.refresh, old)
@@ -729,7 +743,10 @@ class Workspace:
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # the commit was discarded
             raise
-        return [self._entry(plan.id, plan.alias) for plan in plans]
+        entries = [self._entry(plan.id, plan.alias) for plan in plans]
+        if self.store is not None:
+            self._listing.note(entries)
+        return entries
 
     def _complete_creation(self, heads: Iterable[DatasetId]) -> None:
         """Publish the folders of datasets that the store lists. An interruption is completed later."""

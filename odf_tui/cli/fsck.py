@@ -7,6 +7,8 @@ Blocks and data reachable from the head or another reference of a dataset are ne
 are private keys of datasets, nor files of datasets with a running job. A damaged key of a dataset
 that is not in the workspace is renamed. To verify the contents of datasets, use `odf verify`.
 
+With a store, use --now only while no other machine changes its datasets. See `odf help stores`.
+
 Exits with 3 if problems remain.
 """
 

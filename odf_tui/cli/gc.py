@@ -2,6 +2,8 @@
 
 Without NAMES, cleans all datasets. Lists the files and prompts for confirmation first.
 
+With a store, use --now only while no other machine changes its datasets. See `odf help stores`.
+
 Old heads of compactions expire after 7 days. The settings compaction.keepDays, compaction.keepLast,
 compaction.keepDaysOf and compaction.keepLastOf change this. See `odf help compaction`.
 """

@@ -1,8 +1,8 @@
-"""A workspace in a fresh folder, and a way to put rows into a dataset without ingestion."""
+"""A workspace in a fresh folder, a way to put rows into a dataset without ingestion, and stores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.metadata.model import SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
+from tests.s3_server import S3Server, s3_server
 from tests.slices import stage_slice
 
 Append = Callable[[Dataset, pa.Table], None]
@@ -40,3 +41,19 @@ def append() -> Append:
         dataset.commit([event], system_time=now, expected_head=dataset.head(), data=path)
 
     return commit
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    (tmp_path / "store").mkdir()
+    return (tmp_path / "store").as_uri()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-of-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-environment")
+    with s3_server() as server:
+        yield server

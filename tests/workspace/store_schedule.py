@@ -108,9 +108,8 @@ def follow_schedule(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None
 
     monkeypatch.setattr(FolderClient, "delete", delete_each)
 
-    def run_one_by_one(store: DatasetStore, work: Callable[[Any], object], items: list[Any]) -> None:
-        for item in items:
-            work(item)
+    def run_one_by_one(store: DatasetStore, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+        return [work(item) for item in items]
 
     monkeypatch.setattr(DatasetStore, "run_parallel", run_one_by_one)
 

@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import set_value
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.chain.linked_objects import store_object
 from odf_engine.chain.references import create_branch, delete_branch, list_branches, promote_branch
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
@@ -33,7 +35,7 @@ from odf_engine.errors import (
     Unsupported,
     UsageError,
 )
-from odf_engine.identity.multiformats import base58btc_encode
+from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.identity.ownership_proof import list_proof_files
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
@@ -41,33 +43,18 @@ from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
 from odf_engine.rows.scan import Scan
 from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import record_origin
 from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.root import odf as odf_group
 from tests.cloud_stub import cloud_stub
-from tests.s3_server import S3Server, refuse, s3_server
+from tests.s3_server import S3Server, refuse
 from tests.sync.builders import add_slices, describe, make_root
 from tests.workspace.store_race import run_store_race
 
 HEAD = "/refs/head"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    (tmp_path / "store").mkdir()
-    return (tmp_path / "store").as_uri()
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-of-environment")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-environment")
-    with s3_server() as server:
-        yield server
 
 
 def machines(tmp_path: Path, url: str) -> tuple[Workspace, Workspace]:
@@ -76,7 +63,11 @@ def machines(tmp_path: Path, url: str) -> tuple[Workspace, Workspace]:
 
 def again(workspace: Workspace) -> Workspace:
     """Open the workspace as a later command does, for which the store was read long ago."""
-    for path in (workspace.odf / "cache" / "store.json", *workspace.odf.glob("datasets/*/info/store.json")):
+    workspace.close()
+    for path in (
+        *(workspace.odf / "cache").glob("store*.json"),
+        *workspace.odf.glob("datasets/*/info/store.json"),
+    ):
         if path.exists():
             os.utime(path, (0, 0))
     return Workspace.find(explicit=workspace.folder)
@@ -320,6 +311,95 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     add_slices(again(b).resolve("numbers"))
 
 
+def drop_slices(a: Workspace, b: Workspace, url: str) -> tuple[DatasetEntry, Multihash]:
+    """A dataset whose slices no reference uses; their names are stored. Also returns the head with them."""
+    entry = make_root(a, slices=3)
+    head, first = entry.dataset.state().head, entry.dataset.block(1).hash
+    entry.dataset.reset(first, expected_head=head)
+    entry.dataset.remove_reference(f"before-reset-{head.abbreviated}", head)
+    for path in stored(url, "*/*/f*"):
+        os.utime(path, (1, 1))
+    check_workspace(again(b), Reporter(), repair=True)
+    age_unused(url)
+    return entry, head
+
+
+def test_no_reference_to_deleted_objects(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry, head = drop_slices(a, b, url)
+    check_workspace(again(b), Reporter(), repair=True)
+    assert not stored(url, "*/data/*")
+    shutil.rmtree(entry.dataset.folder / "data")
+    here = entry.dataset.state().head
+    with pytest.raises(NotFound, match="missing in the store"):
+        entry.dataset.reset(head, expected_head=here)
+    with pytest.raises(NotFound, match="missing in the store"):
+        create_branch(entry.dataset, "trial", head)
+    assert again(b).resolve("numbers").dataset.head() == here
+    assert not stored(url, "*/refs/trial")
+
+
+def test_a_suspended_machine_neither_commits_nor_deletes(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry, head = drop_slices(a, b, url)
+    suspended = 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + suspended, monotonic=time.monotonic)
+    monkeypatch.setattr("odf_engine.mirror.dataset_mirror.time", clock)
+    monkeypatch.setattr("odf_engine.mirror.unused_objects.time", clock)
+
+    def suspend_before(name: str) -> None:
+        method = getattr(DatasetMirror, name)
+
+        def late(mirror: DatasetMirror, *arguments: Any, **options: Any) -> Any:
+            nonlocal suspended
+            suspended += 2000.0
+            return method(mirror, *arguments, **options)
+
+        monkeypatch.setattr(DatasetMirror, name, late)
+
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("delete_unused")
+        report = check_workspace(again(b), Reporter(), repair=True)
+    assert [finding.left for finding in report.left if "interrupted" not in finding.left] == []
+    assert report.left and len(stored(url, "*/data/*")) == 3
+    suspended += 2000.0  # the claim expires
+    here = entry.dataset.state().head
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("_swap")
+        with pytest.raises(Conflict, match="interrupted for too long"):
+            entry.dataset.reset(head, expected_head=here)
+    assert again(b).resolve("numbers").dataset.head() == here == entry.dataset.head()
+    with monkeypatch.context() as monkeypatch:
+        suspend_before("upload_used")  # the objects are checked again
+        add_slices(entry, city="Basel")
+    assert again(b).resolve("numbers").dataset.head() == entry.dataset.head() != here
+
+
+def test_an_object_attached_during_a_collection_is_kept(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    photo = tmp_path / "photo"
+    photo.write_bytes(b"photo")
+    link = store_object(entry.dataset, photo, Reporter())
+    (path,) = stored(url, f"*/data/{link}")
+    os.utime(path, (1, 1))
+    check_workspace(again(b), Reporter(), repair=True)
+    age_unused(url)
+    claim_unused = DatasetMirror.claim_unused
+
+    def attach_before(mirror: DatasetMirror, names: Collection[str], *, now: bool) -> list[str]:
+        store_object(entry.dataset, photo, Reporter())
+        return claim_unused(mirror, names, now=now)
+
+    monkeypatch.setattr(DatasetMirror, "claim_unused", attach_before)
+    check_workspace(again(b), Reporter(), repair=True)
+    assert path.exists()
+
+
 def test_other_machines_see_compaction_and_garbage_collection(tmp_path: Path, url: str) -> None:
     a, b = machines(tmp_path, url)
     entry = make_root(a, slices=6)
@@ -493,19 +573,23 @@ def test_a_lost_response_does_not_lose_the_key(
 def test_a_commit_needs_few_requests(tmp_path: Path, s3: S3Server) -> None:
     a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/some/prefix")
     entry = make_root(a, slices=1)
+    a.close()
     s3.forget()
     add_slices(entry)
     sent = [(each.command, each.path.split("/")[-2]) for each in s3.forget()]
     assert sent == [("PUT", "data"), ("PUT", "blocks"), ("PUT", "refs")]
+    a.close()
+    assert [each.command for each in s3.forget()] == ["PUT"], "the list of heads"
     for number in range(3):
         make_root(a, f"more{number}")
     b = again(b)
     b.datasets()
+    b.close()
     s3.forget()
     assert len(b.datasets()) == 4
     assert s3.forget() == [], "a warm list needs no request"
     assert len(again(b).datasets()) == 4
-    assert all(each.command == "GET" and each.condition for each in s3.forget())
+    assert [(each.command, bool(each.condition)) for each in s3.forget()] == [("GET", True)] * 2
 
 
 def test_rows_are_read_by_ranges(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

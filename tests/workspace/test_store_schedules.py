@@ -17,6 +17,7 @@ from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror import dataset_store
+from odf_engine.mirror.heads_list import HeadsList
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.workspace.fsck import check_workspace
@@ -27,6 +28,12 @@ from tests.workspace.test_dataset_store import again, age_unused, stored
 
 NUMBERS = DatasetAlias.parse("numbers")
 Work = Callable[[Workspace], object]
+
+
+@pytest.fixture(autouse=True)
+def _no_list_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of heads is written in the background, without a schedule."""
+    monkeypatch.setattr(HeadsList, "note", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="module")
