@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 from unittest import mock
 
@@ -17,7 +19,8 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet.slice_rows import SliceProperties
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slice_tasks import SliceTask, write_task_slices
+from odf_engine.data.parquet.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.engines import engine_router
 from odf_engine.engines.contract import Operation, TransactionResult
 from odf_engine.errors import BadData, Unsupported
@@ -178,11 +181,15 @@ def _write(job: Any, file: _File) -> Any:
         if rows:
             yield _batch(rows, schema)
 
-    written = run_merge(
-        PreparedMerge(lambda plan: merged()),  # type: ignore[arg-type, return-value]
-        lambda batches: job._write_slices(batches, schema),
-        job._reporter,
-    )
+    def write(batches: Iterator[pa.RecordBatch]) -> list[WrittenSlice]:
+        task = SliceTask(job._slice_properties(schema), job._slice_limits(), job._folder)
+        new_path = partial(dataset.staging_path, "data")
+        slices = write_task_slices(batches, task, new_path, job._progress.writes)
+        job._report_written(slices, monotonic())
+        return slices
+
+    prepared = PreparedMerge(lambda plan: merged())  # type: ignore[arg-type, return-value]
+    written = run_merge(prepared, write, job._reporter)
     return StagedSlices(schema, written)
 
 

@@ -158,17 +158,17 @@ def test_changed_url_is_fetched_again_but_changed_query_is_not(pulled: Pulled) -
 
 def test_an_update_during_a_pull_stops_the_pull(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the old definition made of the rows is not committed after the new one."""
-    from odf_engine.ingest import payload
+    from odf_engine.spark.executor_slices import ExecutorWriter
 
     pulled.write("a.csv", "1,a\n")
     pulled.add(ROWS % "a.csv")
-    real = payload.write_slices
+    real = ExecutorWriter.write_batches
 
     def late(*args: Any, **kwargs: Any) -> Any:
         update(pulled, ROWS % "a.csv", "- kind: SetInfo\n  description: new")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(payload, "write_slices", late)
+    monkeypatch.setattr(ExecutorWriter, "write_batches", late)
     with pytest.raises(Conflict):
         pulled.pull()
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetInfo"]

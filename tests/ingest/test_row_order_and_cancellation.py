@@ -62,7 +62,7 @@ def test_rows_larger_than_memory_have_the_same_order(
     assert {row[0] for row in rows if not time_of(row[1])} <= {modified}
 
     monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1 << 19)
-    monkeypatch.setattr(row_order, "_SORT_PARTITIONS", 4)
+    monkeypatch.setattr(row_order, "SORT_PARTITIONS", 4)
     pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
     assert pulled.pull().records == ROWS
     assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
@@ -94,7 +94,7 @@ def test_keyed_merge_larger_than_memory_gives_the_same_rows(
             .append_column("later", [[value > 1893456000000 for value in event_time.to_pylist()]])
         )
         monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1 << 19)
-        monkeypatch.setattr(row_order, "_SORT_PARTITIONS", 4)
+        monkeypatch.setattr(row_order, "SORT_PARTITIONS", 4)
     assert tables[0].equals(tables[1])
 
 
