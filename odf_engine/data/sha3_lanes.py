@@ -30,7 +30,6 @@ _ROTATIONS: Final = (
 _MIN_GAIN: Final = 1.3
 _MIN_BYTES: Final = 32 << 20
 _TEST_BYTES: Final = 1 << 18
-_READ_BYTES: Final = 1 << 18
 
 _Absorb = Callable[[Any, Any, int], None]
 
@@ -114,6 +113,9 @@ class _Lane:
 class Kernel:
     """The compiled code. Thread-safe; it runs outside of the interpreter lock.
 
+    Attributes:
+        group: hashes the messages of several threads.
+
     Args:
         single: absorbs blocks of one message.
         several: absorbs blocks of :data:`LANES` messages.
@@ -122,6 +124,7 @@ class Kernel:
 
     def __init__(self, single: _Absorb, several: _Absorb, owner: object) -> None:
         self._single, self._several, self._owner = single, several, owner
+        self.group = LaneGroup(self)
 
     def update(self, streams: Sequence[Sha3Stream], buffers: Sequence[Iterable[Any]]) -> None:
         """Continue messages.
@@ -136,12 +139,13 @@ class Kernel:
             lanes.sort(key=lambda lane: -lane.blocks)
             chosen = lanes[:LANES] if len(lanes) > 1 else lanes
             count = min(lane.blocks for lane in chosen)
-            self._absorb(chosen, count)
+            self.absorb(chosen, count)
             for lane in chosen:
                 if not lane.advance(count):
                     lanes.remove(lane)
 
-    def _absorb(self, lanes: Sequence[_Lane], count: int) -> None:
+    def absorb(self, lanes: Sequence[_Lane], count: int) -> None:
+        """Absorb blocks of at most :data:`LANES` messages, each of whom has so many."""
         states = [ctypes.addressof(lane.stream.state) for lane in lanes]
         blocks = [lane.address for lane in lanes]
         if len(lanes) == 1:
@@ -153,25 +157,85 @@ class Kernel:
         self._several((ctypes.c_void_p * LANES)(*states), (ctypes.c_void_p * LANES)(*blocks), count)
 
 
-def hash_files(kernel: Kernel, descriptors: Sequence[int], check: Callable[[], None]) -> list[bytes]:
-    """Return the hashes of open files.
+class _Message:
+    """A message that a thread waits for.
 
-    Args:
-        kernel: the compiled code.
-        descriptors: the files.
-        check: called for each part of the files; may raise to cancel.
+    Attributes:
+        stream: the message.
+        lane: its next blocks.
+        is_done: whether it is complete, or has failed.
+        error: an error of its buffers, or None.
     """
-    streams = [Sha3Stream(kernel) for _ in descriptors]
-    kernel.update(streams, [_read_parts(descriptor, check) for descriptor in descriptors])
-    return [stream.digest() for stream in streams]
+
+    def __init__(self, kernel: Kernel, buffers: Iterable[Any]) -> None:
+        self.stream = Sha3Stream(kernel)
+        self.lane = _Lane(self.stream, buffers)
+        self.is_done = False
+        self.error: BaseException | None = None
+
+    def advance(self, blocks: int) -> None:
+        """Skip blocks that were absorbed, and find the next ones."""
+        try:
+            self.is_done = not self.lane.advance(blocks)
+        except BaseException as error:
+            self.error, self.is_done = error, True
 
 
-def _read_parts(descriptor: int, check: Callable[[], None]) -> Iterator[bytes]:
-    offset = 0
-    while data := os.pread(descriptor, _READ_BYTES, offset):
-        check()
-        yield data
-        offset += len(data)
+class LaneGroup:
+    """Hashes the messages of several threads at the same time.
+
+    One of the threads hashes the messages of all until its own is complete, and then another one does.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._messages: list[_Message] = []
+        self._is_led = False
+        self._changed = threading.Condition()
+
+    def digest(self, buffers: Iterable[Any]) -> bytes:
+        """Return the hash of a message, whose buffers may be read by another thread.
+
+        Raises:
+            BaseException: raised by the iterator.
+        """
+        message = _Message(self._kernel, buffers)
+        with self._changed:
+            self._messages.append(message)
+            self._changed.wait_for(lambda: message.is_done or not self._is_led)
+            self._is_led = self._is_led or not message.is_done
+        if not message.is_done:
+            self._lead(message)
+        if message.error is not None:
+            raise message.error
+        return message.stream.digest()
+
+    def _lead(self, own: _Message) -> None:
+        try:
+            while not own.is_done:
+                with self._changed:
+                    messages = self._messages[:LANES]
+                self._step(messages)
+                if any(message.is_done for message in messages):
+                    with self._changed:
+                        self._messages = [item for item in self._messages if not item.is_done]
+                        self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._is_led = False
+                self._changed.notify_all()
+
+    def _step(self, messages: Sequence[_Message]) -> None:
+        """Absorb the next blocks of messages."""
+        for message in messages:
+            if not message.lane.blocks:
+                message.advance(0)
+        active = [message for message in messages if not message.is_done]
+        if active:
+            count = min(message.lane.blocks for message in active)
+            self._kernel.absorb([message.lane for message in active], count)
+            for message in active:
+                message.advance(count)
 
 
 _lock = threading.Lock()

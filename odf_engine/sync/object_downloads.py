@@ -8,17 +8,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from odf_engine.base.atomic_files import fsync_files, make_folder, start_writeback
 from odf_engine.base.files import fsync_folder, open_no_follow, write_all
 from odf_engine.base.progress import Reporter
-from odf_engine.data.sha3_lanes import LANES, Kernel, find_kernel, hash_files
+from odf_engine.data.sha3_lanes import Kernel, find_kernel
 from odf_engine.errors import BadData, NotFound, OdfError
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
@@ -61,8 +62,6 @@ class ObjectDownloads:
         self._sync_executor = ThreadPoolExecutor(
             1, "intake-settler"
         )  # syncs files while others are downloaded
-        self._hash_executor = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), "intake-hash")
-        self._received: list[tuple[ObjectFile, bool]] = []  # complete files that are not hashed yet
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._requested: set[tuple[str, bytes]] = set()  # requested, and not in their final place yet
@@ -158,10 +157,6 @@ class ObjectDownloads:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        if self._received and (kernel := find_kernel()) is not None:
-            self._hash_executor.submit(self._hash_received, kernel, self._received)
-            self._received = []
-        self._hash_executor.shutdown()
         self._sync_executor.shutdown()
 
     def _set_error(self, error: BaseException) -> None:
@@ -178,69 +173,38 @@ class ObjectDownloads:
             raise self._error
 
     def _download(self, file: ObjectFile) -> None:
-        with self._opened(file) as descriptor:
+        path = str(self._arriving / file.kind / str(file.hash))
+        descriptor = open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
             received = os.fstat(descriptor).st_size
             if received > file.size:
                 received = _truncate(descriptor)
-            kernel = find_kernel(file.size)
-            if kernel is not None and file.size <= _LATE_BYTES and file.hash.code == SHA3_256:
-                self._receive(file, descriptor, received, None)
-                self._hash_later(kernel, file, is_resumed=received > 0)
-                return
-            if not self._receive_and_hash(file, descriptor, received) and not (
-                received and self._receive_and_hash(file, descriptor, _truncate(descriptor))
+            kernel = find_kernel(file.size) if file.hash.code == SHA3_256 else None
+            if kernel is None or file.size > _LATE_BYTES:
+                receive = self._receive_and_hash
+            else:
+                receive = partial(self._hash_received, kernel)
+            if not receive(file, descriptor, received) and not (
+                received and receive(file, descriptor, _truncate(descriptor))
             ):
-                self._reject(file)
-        self._add_complete([file])
-
-    @contextmanager
-    def _opened(self, file: ObjectFile) -> Iterator[int]:
-        descriptor = open_no_follow(self._path(file), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            yield descriptor
+                os.unlink(path)  # noqa: PTH108
+                raise BadData(f"{_name(file)}: {HASH_MISMATCH}", where=self._remote.url, hint=SOURCE_HINT)
         finally:
             os.close(descriptor)
-
-    def _path(self, file: ObjectFile) -> str:
-        return str(self._arriving / file.kind / str(file.hash))
-
-    def _reject(self, file: ObjectFile) -> NoReturn:
-        os.unlink(self._path(file))  # noqa: PTH108
-        raise BadData(f"{_name(file)}: {HASH_MISMATCH}", where=self._remote.url, hint=SOURCE_HINT)
-
-    def _add_complete(self, files: Sequence[ObjectFile]) -> None:
         with self._lock:
-            self.files += len(files)
-            self._complete += files
-            self._complete_bytes += sum(file.size for file in files)
+            self.files += 1
+            self._complete.append(file)
+            self._complete_bytes += file.size
 
-    def _hash_later(self, kernel: Kernel, file: ObjectFile, *, is_resumed: bool) -> None:
-        """Hash a file together with others: several are hashed in nearly the time of one."""
-        with self._lock:
-            self._received.append((file, is_resumed))
-            if len(self._received) < LANES:
-                return
-            files, self._received = self._received, []
-        self._hash_executor.submit(self._hash_received, kernel, files)
+    def _hash_received(self, kernel: Kernel, file: ObjectFile, descriptor: int, received: int) -> bool:
+        """Receive the bytes after the first ``received``; return whether the hash of the file matches.
 
-    def _hash_received(self, kernel: Kernel, files: Sequence[tuple[ObjectFile, bool]]) -> None:
-        """Check the hashes of files; download a file with an earlier part again if its hash differs."""
-        if not files or self._error is not None:
-            return
-        try:
-            with ExitStack() as stack:
-                descriptors = [stack.enter_context(self._opened(file)) for file, _ in files]
-                digests = hash_files(kernel, descriptors, self._raise_if_stopped)
-                for (file, is_resumed), descriptor, digest in zip(files, descriptors, digests, strict=True):
-                    if digest != file.hash.digest and not (
-                        is_resumed and self._receive_and_hash(file, descriptor, _truncate(descriptor))
-                    ):
-                        self._reject(file)
-            self._add_complete([file for file, _ in files])
-        except OSError as error:
-            self._set_error(_storage_error(error))
-        except BaseException as error:
-            self._set_error(error)
+        The files of several threads are hashed in nearly the time of one, while they are in the page cache.
+        """
+        self._receive(file, descriptor, received, None)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        parts = iter(lambda: os.read(descriptor, _CHUNK_BYTES), b"")
+        return kernel.group.digest(parts) == file.hash.digest
 
     def _receive_and_hash(self, file: ObjectFile, descriptor: int, received: int) -> bool:
         """Receive the bytes after the first ``received``; return whether the hash of all bytes matches."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from odf_engine.data import digest, sha3_lanes
 from odf_engine.data.digest import LogicalHasher, SerialExecutors, logical_hash
-from odf_engine.data.sha3_lanes import Kernel, Sha3Stream, compile_kernel, find_kernel, hash_files
+from odf_engine.data.sha3_lanes import Kernel, Sha3Stream, compile_kernel, find_kernel
 
 pytest.importorskip("llvmlite")
 
@@ -57,18 +57,26 @@ def test_arrow_buffers_and_reused_buffers_are_hashed(kernel: Kernel) -> None:
     assert [stream.digest() for stream in streams] == expected
 
 
-def test_files_of_all_sizes_are_hashed(kernel: Kernel, tmp_path: Path) -> None:
-    contents = [os.urandom(size) for size in (0, 1, 135, 136, 1 << 20, (1 << 18) + 5, 300_000)]
-    descriptors: list[int] = []
-    for number, content in enumerate(contents):
-        (tmp_path / str(number)).write_bytes(content)
-        descriptors.append(os.open(tmp_path / str(number), os.O_RDONLY))
-    try:
-        hashes = hash_files(kernel, descriptors, lambda: None)
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    assert hashes == [hashlib.sha3_256(content).digest() for content in contents]
+def test_messages_of_several_threads_are_hashed_together(kernel: Kernel) -> None:
+    messages = [[os.urandom(size)] * repeats for size in (1, 136, 5000, 300_000) for repeats in (0, 1, 5, 30)]
+    with ThreadPoolExecutor(7) as threads:
+        hashes = list(threads.map(kernel.group.digest, messages))
+    assert hashes == [hashlib.sha3_256(b"".join(message)).digest() for message in messages]
+
+
+def test_error_of_a_message_reaches_only_its_thread(kernel: Kernel) -> None:
+    def damaged() -> Iterator[bytes]:
+        yield bytes(100_000)
+        raise OSError("damaged")
+
+    messages = [damaged() if number % 5 == 2 else [bytes(100_000)] * 9 for number in range(40)]
+    with ThreadPoolExecutor(6) as threads:
+        results = [threads.submit(kernel.group.digest, message) for message in messages]
+    for number, result in enumerate(results):
+        if number % 5 == 2:
+            assert isinstance(result.exception(), OSError)
+        else:
+            assert result.result() == hashlib.sha3_256(bytes(900_000)).digest()
 
 
 columns = st.sampled_from([
