@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -23,6 +24,7 @@ from odf_engine.base.arrow import pa, pc, types
 from odf_engine.base.processes import build_python_environment
 from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like
 from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
+from odf_engine.data.sha3_lanes import LANES, Kernel, Sha3Stream, find_kernel
 from odf_engine.errors import BadData, InvalidSchema, NotFound, has_surrogates
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
 
@@ -396,6 +398,7 @@ def _contents(cells: pa.Array) -> pa.Buffer:
 
 
 _PARQUET: Final = b"PAR1"
+_MAX_WIDTH: Final = 64
 
 
 class FileDigest(NamedTuple):
@@ -427,11 +430,11 @@ class LogicalHasher:
         names, leaves = schema_bytes(schema)
         self._schema = schema
         self._names = names
-        self._columns = [(leaf, hashlib.sha3_256(leaf.type_bytes)) for leaf in leaves]
+        self._leaves = leaves
         self._own = SerialExecutors() if executors is None else None
         shared = executors or self._own
         assert shared is not None
-        self._queues: list[SerialExecutor] = [shared.new_executor() for _ in leaves]
+        self._groups = _group_columns(leaves, shared)
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add rows. Returns before they are hashed; blocks while too many batches are queued.
@@ -449,26 +452,26 @@ class LogicalHasher:
             InvalidSchema: the columns of the batch differ from the schema.
         """
         self._check(batch.schema)
-        return [
-            (queue, partial(_feed, hasher, batch, leaf))
-            for (leaf, hasher), queue in zip(self._columns, self._queues, strict=True)
-        ]
+        find_kernel(batch.nbytes)
+        return [(group.executor, partial(group.update, batch)) for group in self._groups]
 
     def _check(self, schema: pa.Schema) -> None:
         if schema is self._schema or schema.equals(self._schema):
             return
         names, leaves = schema_bytes(schema)
-        expected = [leaf.type_bytes for leaf, _ in self._columns]
+        expected = [leaf.type_bytes for leaf in self._leaves]
         if names != self._names or [leaf.type_bytes for leaf in leaves] != expected:
             raise InvalidSchema("the columns of a batch differ from the schema of the data")
 
     def finish(self) -> Multihash:
         """Return the hash of all rows."""
-        for queue in self._queues:
-            queue.wait()
+        digests: dict[LeafColumn, bytes] = {}
+        for group in self._groups:
+            group.executor.wait()
+            digests |= group.digests()
         total = hashlib.sha3_256(self._names)
-        for _, hasher in self._columns:
-            total.update(hasher.digest())
+        for leaf in self._leaves:
+            total.update(digests[leaf])
         return Multihash(ARROW0_SHA3_256, total.digest())
 
     def close(self) -> None:
@@ -485,9 +488,50 @@ class LogicalHasher:
         self.close()
 
 
-def _feed(hasher: Any, batch: pa.RecordBatch, leaf: LeafColumn) -> None:
-    for piece in value_bytes(leaf_array(batch, leaf.path)):
-        hasher.update(piece)
+class _ColumnHasher:
+    """Hashes one column with OpenSSL."""
+
+    def __init__(self, leaf: LeafColumn, executor: SerialExecutor) -> None:
+        self.executor = executor
+        self._leaf, self._hasher = leaf, hashlib.sha3_256(leaf.type_bytes)
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        for piece in value_bytes(leaf_array(batch, self._leaf.path)):
+            self._hasher.update(piece)
+
+    def digests(self) -> dict[LeafColumn, bytes]:
+        return {self._leaf: self._hasher.digest()}
+
+
+class _LaneHasher:
+    """Hashes several columns at the same time."""
+
+    def __init__(self, kernel: Kernel, leaves: Sequence[LeafColumn], executor: SerialExecutor) -> None:
+        self.executor = executor
+        self._kernel, self._leaves = kernel, leaves
+        self._streams = [Sha3Stream(kernel, leaf.type_bytes) for leaf in leaves]
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        columns = [value_bytes(leaf_array(batch, leaf.path)) for leaf in self._leaves]
+        self._kernel.update(self._streams, columns)
+
+    def digests(self) -> dict[LeafColumn, bytes]:
+        return {leaf: stream.digest() for leaf, stream in zip(self._leaves, self._streams, strict=True)}
+
+
+def _group_columns(
+    leaves: Sequence[LeafColumn], executors: SerialExecutors
+) -> Sequence[_ColumnHasher | _LaneHasher]:
+    """Return hashers of the columns; columns with values of similar size are hashed together."""
+    kernel = find_kernel()
+    if kernel is None or len(leaves) < 2:
+        return [_ColumnHasher(leaf, executors.new_executor()) for leaf in leaves]
+    by_size = sorted(leaves, key=lambda leaf: _fixed_width(decoded_type(leaf.type)) or _MAX_WIDTH)
+    count = -(-len(leaves) // LANES)
+    bounds = [len(leaves) * number // count for number in range(count + 1)]
+    return [
+        _LaneHasher(kernel, by_size[start:end], executors.new_executor()) for start, end in pairwise(bounds)
+    ]
 
 
 def logical_hash(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Multihash:

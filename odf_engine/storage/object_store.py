@@ -13,8 +13,9 @@ from typing import BinaryIO, Final, Protocol
 
 from odf_engine.base.atomic_files import make_folder
 from odf_engine.base.files import fsync_file, fsync_folder, open_file, remove_temporary
+from odf_engine.data.sha3_lanes import find_kernel
 from odf_engine.errors import NotFound, disk_hint
-from odf_engine.identity.multiformats import Multihash, base58btc_encode, new_hasher
+from odf_engine.identity.multiformats import SHA3_256, Multihash, base58btc_encode, new_hasher
 
 CHECKS_FOLDER: Final = "checks"
 """Folder of the results of checks, within the folder of a dataset."""
@@ -69,12 +70,21 @@ def find_object_name(store: ObjectStore, object_hash: Multihash, written: str | 
 
 def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
     """Return the physical hash of a file by the algorithm with this multicodec number."""
-    hasher = new_hasher(code)
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(_READ_BYTES):
+        pieces = _pieces(file, progress)
+        kernel = find_kernel(os.fstat(file.fileno()).st_size) if code == SHA3_256 else None
+        if kernel is not None:
+            return Multihash(code, kernel.group.digest(pieces))
+        hasher = new_hasher(code)
+        for piece in pieces:
             hasher.update(piece)
-            progress(len(piece))
     return Multihash(code, hasher.digest())
+
+
+def _pieces(file: BinaryIO, progress: Callable[[int], None]) -> Iterator[bytes]:
+    while piece := file.read(_READ_BYTES):
+        yield piece
+        progress(len(piece))
 
 
 class LocalObjectStore:

@@ -15,7 +15,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain import quarantine
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.sync import chain_download
+from odf_engine.sync import chain_download, object_downloads
 from odf_engine.sync.history import HistoriesDiverged, compare
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
@@ -133,7 +133,7 @@ def test_blocks_beyond_the_memory_limit_are_read_again(here: Workspace, there: W
     with (
         mock.patch.multiple(chain_download, _MAX_BLOCKS=8),
         mock.patch.multiple(quarantine, _MAX_FOLDED=8, _BATCH=50),
-        mock.patch.multiple(chain_download, _QUEUE_SIZE=2, _SYNC_FILES=5),
+        mock.patch.multiple(object_downloads, _QUEUE_SIZE=2, _SYNC_FILES=5),
     ):
         url = f"file://{source.dataset.folder}/"
         entry, _ = clone_dataset(

@@ -97,6 +97,7 @@ def test_names_in_other_encodings_are_pulled_over_http(
     holds_all(here, source)
 
 
+@pytest.mark.usefixtures("hashing")
 def test_an_interrupted_pull_goes_on_where_it_was(
     here: Workspace, there: Workspace, files: FileServer
 ) -> None:
@@ -123,6 +124,7 @@ def test_an_interrupted_pull_goes_on_where_it_was(
     assert pulled.bytes == fetched < 6 * 400_000
 
 
+@pytest.mark.usefixtures("hashing")
 def test_changed_partial_file_is_fetched_again(here: Workspace, there: Workspace, files: FileServer) -> None:
     source = builders.make_root(there)
     (name,) = builders.add_files(source, 1, 400_000)
@@ -147,6 +149,7 @@ FAULTS: dict[str, tuple[Callable[[str, bytes], bytes | None], type[OdfError]]] =
 }
 
 
+@pytest.mark.usefixtures("hashing")
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.complete(after=2)
 def test_faulty_server_changes_nothing_locally(
