@@ -119,6 +119,14 @@ def test_tasks_write_the_slices_of_one_process(
     assert [part._replace(path=Path()) for part in by_tasks] == [part._replace(path=Path()) for part in alone]
 
 
+def test_row_group_of_a_correction_beyond_the_limit_stays_apart(tmp_path: Path) -> None:
+    rows = pa.table([[0, 0, 2, 3], [1] * 4, ["a"] * 4, [[]] * 4], schema=ROWS)
+    task = SliceTask(PROPERTIES, SliceLimits(3, 1 << 20), tmp_path, pa.__version__)
+    (by_tasks,) = write(task, store(task, [rows.slice(0, 2), rows.slice(2)]))
+    (alone,) = write_task_slices(rows.to_batches(), task, lambda: tmp_path / "alone", Reporter())
+    assert by_tasks.path.read_bytes() == alone.path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("times", "ascends"),
     [

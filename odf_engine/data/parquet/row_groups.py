@@ -51,7 +51,7 @@ def split_row_groups(
         may_end: whether a slice may end with the last of these rows. Otherwise, it has more rows.
     """
     for parts, number in _split(batches, limits, may_end):
-        yield RowGroup(_concat(parts), number)
+        yield RowGroup(concat_batches(parts), number)
 
 
 def count_row_groups(
@@ -129,7 +129,8 @@ def _rows_until(batch: pa.RecordBatch, rows: int, bits: int) -> int:
     return high
 
 
-def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of batches as one batch; there is at least one."""
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -23,7 +23,7 @@ from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter
 from odf_engine.data.digest import leaf_array, schema_bytes, value_bytes
 from odf_engine.data.parquet.file_join import join_files
-from odf_engine.data.parquet.row_groups import SliceLimits, count_row_groups, split_row_groups
+from odf_engine.data.parquet.row_groups import SliceLimits, concat_batches, count_row_groups
 from odf_engine.data.parquet.slice_rows import EventTimes, SliceProperties, SliceRowBuilder
 from odf_engine.data.parquet.slices import (
     HashingFile,
@@ -256,14 +256,15 @@ def plan_calls(task: SliceTask, parts: Sequence[StoredRows], slices: Sequence[Se
     if len(slices) != 1:
         write = partial(_write_slice, task)
         return [Call(task, partial(write, rows)) for rows in _divide(parts, map(sum, slices))]
-    dictionary = _dictionary_columns(task, parts)
+    dictionary = _dictionary_columns(task, parts, slices[0][0])
     leaves = range(len(schema_bytes(task.properties.schema)[1]))
     groups = slices[0]
-    counts = (sum(groups[at : at + _GROUPS_OF_TASK]) for at in range(0, len(groups), _GROUPS_OF_TASK))
+    divided = [groups[at : at + _GROUPS_OF_TASK] for at in range(0, len(groups), _GROUPS_OF_TASK)]
+    ranges = _divide(parts, map(sum, divided))
     encode = partial(_encode_row_groups, task, dictionary)
     return [
         *(Call(task, partial(_hash_column, task, parts, leaf)) for leaf in leaves),
-        *(Call(task, partial(encode, rows)) for rows in _divide(parts, counts)),
+        *(Call(task, partial(encode, rows, counts)) for rows, counts in zip(ranges, divided, strict=True)),
     ]
 
 
@@ -283,10 +284,10 @@ class _RowRange:
     start: int
     count: int
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
-        first = self.start - self.before
-        return read_rows(self.parts, first, first + self.count)
+    def read(self, start: int = 0, count: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield ``count`` rows from number ``start`` of the range on, by default all."""
+        first = self.start - self.before + start
+        return read_rows(self.parts, first, first + (self.count if count is None else count))
 
 
 def _divide(parts: Sequence[StoredRows], counts: Iterable[int]) -> Iterator[_RowRange]:
@@ -304,9 +305,9 @@ def _divide(parts: Sequence[StoredRows], counts: Iterable[int]) -> Iterator[_Row
         start += count
 
 
-def _dictionary_columns(task: SliceTask, parts: Sequence[StoredRows]) -> list[str]:
+def _dictionary_columns(task: SliceTask, parts: Sequence[StoredRows], rows: int) -> list[str]:
     """Return the columns with a dictionary, which depend on the first row group of the slice."""
-    group = next(split_row_groups(read_rows(parts))).rows
+    group = concat_batches(list(read_rows(parts, 0, rows)))
     first = SliceRowBuilder(task.properties).add_system_columns(group)
     return dictionary_columns(first, task.properties.vocab)
 
@@ -332,8 +333,10 @@ class _EncodedRows:
     times: EventTimes
 
 
-def _encode_row_groups(task: SliceTask, dictionary: list[str], rows: _RowRange) -> _EncodedRows:
-    """Write row groups as a file of their own."""
+def _encode_row_groups(
+    task: SliceTask, dictionary: list[str], rows: _RowRange, counts: Sequence[int]
+) -> _EncodedRows:
+    """Write row groups with these numbers of rows as a file of their own."""
     properties = task.starting_at(rows.start)
     builder, vocab = SliceRowBuilder(properties), properties.vocab
     event_time = properties.schema.field(vocab.event_time_column)
@@ -341,8 +344,8 @@ def _encode_row_groups(task: SliceTask, dictionary: list[str], rows: _RowRange) 
     path = task.new_file(".parquet")
     with _new_file(path) as sink:
         writer = RowGroupWriter(sink, builder.schema, vocab, dictionary)
-        for group in split_row_groups(rows.read()):
-            completed = builder.add_system_columns(group.rows)
+        for start, count in zip(accumulate(counts, initial=0), counts, strict=False):
+            completed = builder.add_system_columns(concat_batches(list(rows.read(start, count))))
             times.update(completed.column(event_time.name))
             writer.write(writer.annotate(completed))
         writer.close()
