@@ -131,7 +131,7 @@ class Kernel:
 
         Args:
             streams: the messages, all different.
-            buffers: for each message, the buffers with the bytes to add.
+            buffers: the buffers of each message, in the same order.
         """
         pairs = zip(streams, buffers, strict=True)
         lanes = [lane for lane in (_Lane(*pair) for pair in pairs) if lane.fill()]
@@ -145,7 +145,7 @@ class Kernel:
                     lanes.remove(lane)
 
     def absorb(self, lanes: Sequence[_Lane], count: int) -> None:
-        """Absorb blocks of at most :data:`LANES` messages, each of whom has so many."""
+        """Absorb ``count`` blocks of each lane, of at most :data:`LANES` lanes."""
         states = [ctypes.addressof(lane.stream.state) for lane in lanes]
         blocks = [lane.address for lane in lanes]
         if len(lanes) == 1:

@@ -34,7 +34,7 @@ CHECK_SECONDS: Final = 3600.0
 _MAX_BYTES: Final = 256 << 20
 _ATTEMPTS: Final = 10
 _DELAY_SECONDS: Final = 0.5
-"""Time in which commits of one process are collected for one write."""
+"""Delay of a write, which covers all commits until then."""
 _FINISH_SECONDS: Final = 5.0
 """Maximum time that the end of a command waits for the list."""
 
@@ -70,7 +70,7 @@ class HeadsList:
         """Return the list, by one conditional request, or None if the store has none.
 
         Args:
-            max_age: age in seconds up to which the list that was read last is returned instead.
+            max_age: return the cached list if it is at most so many seconds old.
 
         Raises:
             SourceUnavailable: it cannot be read.

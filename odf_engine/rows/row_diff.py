@@ -101,7 +101,7 @@ def _text(value: object) -> str | None:
 _MEMORY: Final = 256 << 20
 """Limit of the memory of the comparison in bytes, for few rows."""
 _BYTES_OF_ROW: Final = 6
-"""The memory that a join needs for each row of the smaller side, although it uses temporary files."""
+"""Memory that a join needs for each row, although it uses temporary files."""
 _SIDES: Final = ("old", "new")
 _FILES: Final = 20
 _BYTES: Final = 1 << 30

@@ -59,7 +59,7 @@ from odf_engine.workspace.discovery import (
 )
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
-from odf_engine.workspace.store_listing import StoreListing, read_local_head
+from odf_engine.workspace.store_overview import StoreOverview, read_local_head
 
 if TYPE_CHECKING:
     from odf_engine.workspace.definitions import definition, definition_update, query_check
@@ -175,11 +175,11 @@ class Workspace:
         return DatasetStore(url, self.odf, self.config)
 
     @cached_property
-    def _listing(self) -> StoreListing:
+    def _listing(self) -> StoreOverview:
         """The datasets as the store lists them."""
         store = self.store
         assert store is not None
-        return StoreListing(store, self.index, self._open_mirror)
+        return StoreOverview(store, self.index, self._open_mirror)
 
     def _open_mirror(self, dataset_id: DatasetId) -> DatasetEntry | None:
         if not self._folders.is_mirror(dataset_id):

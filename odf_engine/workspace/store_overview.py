@@ -19,7 +19,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, list_sum
 _EMPTY: Final = Heads()
 
 
-class StoreListing:
+class StoreOverview:
     """Reads the datasets that have changed by the list of heads in the store, and corrects the list.
 
     Args:
@@ -47,7 +47,7 @@ class StoreListing:
 
         Args:
             entries: all datasets.
-            max_age: age in seconds up to which what was read last is used.
+            max_age: use cached lists and heads that are at most so many seconds old.
             is_overview: whether datasets that were never read may remain so.
 
         Returns:
