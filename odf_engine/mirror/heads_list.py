@@ -162,6 +162,8 @@ class HeadsList:
             elif known is None or known.head != head:
                 # After another machine's write, the entry may be newer than this machine's head.
                 described = self._describe(name, is_certain)
+                if not is_certain and described is not None and described.head != head:
+                    described = self._describe(name, True)  # the commit has not moved the local head yet
                 if described is not None:
                     heads[name] = described
         return Heads(heads, max(checked, old.checked))

@@ -243,6 +243,7 @@ def test_lost_workspace_is_restored_from_the_store(tmp_path: Path, url: str) -> 
     a, _ = machines(tmp_path, url)
     entry = make_root(a, slices=3)
     rows = entry.dataset.slices()
+    a.close()
     shutil.rmtree(a.folder)
     new = Workspace.init(a.folder, url)
     dataset = new.resolve("numbers").dataset
@@ -576,12 +577,13 @@ def test_a_commit_needs_few_requests(tmp_path: Path, s3: S3Server) -> None:
     a.close()
     s3.forget()
     add_slices(entry)
-    sent = [(each.command, each.path.split("/")[-2]) for each in s3.forget()]
-    assert sent == [("PUT", "data"), ("PUT", "blocks"), ("PUT", "refs")]
     a.close()
-    assert [each.command for each in s3.forget()] == ["PUT"], "the list of heads"
+    sent = [(each.command, each.path.split("/")[-2]) for each in s3.forget()]
+    assert sent[:3] == [("PUT", "data"), ("PUT", "blocks"), ("PUT", "refs")]
+    assert [command for command, _ in sent[3:] if command == "PUT"] == ["PUT"], "the list of heads"
     for number in range(3):
         make_root(a, f"more{number}")
+    a.close()
     b = again(b)
     b.datasets()
     b.close()

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from odf_engine.mirror.heads_list import HeadsList
@@ -85,6 +86,18 @@ def test_the_list_of_heads_is_corrected(tmp_path: Path, s3: S3Server) -> None:
         assert [entry.dataset.head() for entry in b.datasets()] == [other.dataset.head()]
         b = again(b)
         assert listed_heads(s3) == {other.id.multibase: str(other.dataset.head())}
+
+
+def test_a_write_during_a_commit_lists_the_new_head(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_engine.mirror.heads_list._DELAY_SECONDS", 0.0)
+    a, _ = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a)
+    for _ in range(10):
+        add_slices(entry, 1)
+        a.close()
+        assert listed_heads(s3)[entry.id.multibase] == str(entry.dataset.head())
 
 
 def test_machines_write_the_list_of_heads_at_the_same_time(tmp_path: Path, url: str) -> None:
