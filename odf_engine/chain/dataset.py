@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from odf_engine.storage.object_store import (
 from odf_engine.storage.refs import COMPACTION_REF, HEAD, RefStore, is_branch_name
 
 if TYPE_CHECKING:
+    from odf_engine.base.progress import Reporter
     from odf_engine.data.parquet.parquet_reader import RangedFile
 
 
@@ -482,6 +483,19 @@ class Dataset:
         if self.origin is None and not path.is_file():
             return self.equivalent_slice(physical_hash) or path
         return path
+
+    def slice_paths(self, rows: Iterable[SliceSummary], reporter: Reporter) -> list[Path]:
+        """Return the paths of slices, as :meth:`slice_path` does. Missing ones are fetched at the same time.
+
+        Raises:
+            BadData: a slice in the origin is damaged.
+            SourceUnavailable: the origin cannot be read.
+            Cancelled: the job was cancelled.
+        """
+        slices = list(rows)
+        if self.origin is not None:
+            self.origin.fetch_all("data", {str(row.physical_hash): row.size for row in slices}, reporter)
+        return [self.slice_path(row) for row in slices]
 
     def equivalent_slice(self, physical_hash: Multihash) -> Path | None:
         """Return a rebuilt file with the rows of a slice, but other bytes, or None if absent.

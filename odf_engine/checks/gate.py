@@ -315,7 +315,7 @@ class DatasetChecks:
         slices = dataset.slices()
         rows = ExaminedRows(
             [written_slice.path for written_slice in written],
-            [dataset.slice_path(data_slice) for data_slice in slices],
+            dataset.slice_paths(slices, reporter),
             schema,
             next(commit_rows(slices), None),
             watermark,
@@ -377,7 +377,7 @@ class DatasetChecks:
         schema = declared_schema(state)
         if not self._checks or not slices or schema is None:
             return []
-        paths = [dataset.slice_path(data_slice) for data_slice in slices]
+        paths = dataset.slice_paths(slices, reporter)
         rows = ExaminedRows(paths, [], schema, None, state.watermark, Timestamp.now())
         reporter.phase("check")
         findings = self.evaluate(rows, reporter)

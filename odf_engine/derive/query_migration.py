@@ -444,7 +444,7 @@ class _Migration:
             job_scratch_folder(self._workspace.odf / "cache", "transform") as folder,
         ):
             try:
-                request = make_request(transaction, folder, staged, system_time)
+                request = make_request(transaction, folder, staged, system_time, self._reporter)
                 result = execute_transaction(
                     self._workspace, self._engine, transaction, request, self._reporter, is_new=True
                 )

@@ -69,7 +69,8 @@ def _rebuild(
     with job_scratch_folder(workspace.odf / "cache", "replay") as folder:
         try:
             transaction = history.transaction(workspace)
-            request = make_request(transaction, folder, staged, history.block.block.system_time)
+            system_time = history.block.block.system_time
+            request = make_request(transaction, folder, staged, system_time, reporter)
             written = execute_transaction(workspace, engine, transaction, request, reporter).written
             if written is None or written.logical_hash != data.logical_hash:
                 raise BadData(

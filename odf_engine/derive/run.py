@@ -16,7 +16,6 @@ from msgspec.structs import replace as structs_replace
 
 from odf_engine.base.files import remove_temporary, translate_os_errors
 from odf_engine.base.progress import Reporter, count_of, size_of
-from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
     allowed_lateness,
@@ -186,7 +185,7 @@ class _TransactionRun:
             for plan in self._transaction.inputs:
                 self._reporter.log(_describe_input(plan))
             self._reporter.phase("query")
-            request = make_request(self._transaction, self._folder, staged, self._system_time)
+            request = make_request(self._transaction, self._folder, staged, self._system_time, self._reporter)
             queried = monotonic()
             result = execute_transaction(
                 self._workspace, self._engine, self._transaction, request, self._reporter, is_new=True
@@ -360,7 +359,7 @@ def execute_transaction(
                     raise
                 size = size_of(size_of_rows_read(transaction))
                 reporter.log(f"the query reads earlier rows of its inputs again: {size} of slices")
-                request, has_earlier_rows = with_earlier_rows(request, transaction), True
+                request, has_earlier_rows = with_earlier_rows(request, transaction, reporter), True
             except StateUnusable as error:
                 if transaction.kind == "rebuild" or error.lacks_values in computed:
                     raise
@@ -372,19 +371,21 @@ def execute_transaction(
                 request = structs_replace(request, prev_checkpoint_path=state)
 
 
-def with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
+def with_earlier_rows(
+    request: TransformRequest, transaction: Transaction, reporter: Reporter
+) -> TransformRequest:
     """Return a request with the files of all rows that earlier transactions have read."""
     inputs: list[TransformRequestInput] = []
     for query_input, plan in zip(request.query_inputs, transaction.inputs, strict=True):
         last = plan.interval.prev_offset
         paths: list[str] = []
         if last is not None:
-            earlier = replace(plan, offsets=OffsetInterval(0, last))
+            earlier = replace(
+                plan, offsets=OffsetInterval(0, last), slices=plan.entry.dataset.slices(0, last)
+            )
             folder = Path(query_input.schema_file).with_suffix("")
             folder.mkdir(exist_ok=True)
-            for row in plan.entry.dataset.slices(0, last):
-                cut = folder / f"{row.start}.parquet"
-                paths.append(str(_interval_file(earlier, row, cut)))
+            paths = _interval_files(earlier, f"{folder}/", reporter)
         inputs.append(structs_replace(query_input, earlier_paths=paths))
     return structs_replace(request, query_inputs=inputs)
 
@@ -429,7 +430,7 @@ class _StateRebuild:
             return None
         past = without_state(past)
         staged = self._folder / "data"
-        request = make_request(past, self._folder, staged, past.state.system_time)
+        request = make_request(past, self._folder, staged, past.state.system_time, self._reporter)
         declared = declared_schema(self._transaction.state)
         operation = "rebuild" if reason.lacks_values else "execute"
         result = self._engine.run(operation, request, declared, self._reporter)
@@ -450,7 +451,8 @@ class _StateRebuild:
         is_whole = all(plan.interval.prev_block_hash is None for plan in past.inputs)
         last = past.state.last_offset
         start = 0 if is_whole or last is None else last + 1
-        stored = [dataset.slice_path(row) for row in dataset.slices() if row.end >= start]
+        slices = [row for row in dataset.slices() if row.end >= start]
+        stored = dataset.slice_paths(slices, self._reporter)
         return self._sum_rows(stored, start) == self._sum_rows(computed, 0)
 
     def _sum_rows(self, slices: Sequence[Path], start: int) -> int:
@@ -516,7 +518,7 @@ def check_changelog(transaction: Transaction, result: TransactionResult, reporte
     if result.retracts_emitted or not operations.has_retractions:
         return
     dataset = transaction.entry.dataset
-    history = [dataset.slice_path(row) for row in dataset.slices()]
+    history = dataset.slice_paths(dataset.slices(), reporter)
     row = find_unmatched_row(written.path, history, vocab, reporter.raise_if_cancelled)
     if row is not None:
         raise BadData(
@@ -576,7 +578,7 @@ def output_watermark(transaction: Transaction, result: TransactionResult) -> Tim
 
 
 def make_request(
-    transaction: Transaction, folder: Path, staged: Path, system_time: Timestamp
+    transaction: Transaction, folder: Path, staged: Path, system_time: Timestamp, reporter: Reporter
 ) -> TransformRequest:
     """Return the engine request of a transaction.
 
@@ -585,6 +587,7 @@ def make_request(
         folder: folder for temporary files; must exist until the engine has finished.
         staged: path of the slice to write.
         system_time: system time of the rows.
+        reporter: receives the bytes of slices that are fetched, and cancels it.
     """
     state = transaction.state
     dataset, last = transaction.entry.dataset, state.last_checkpoint
@@ -596,7 +599,7 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(plan, folder / f"{index}.parquet", fresh=fresh)
+            _request_input(plan, folder / f"{index}.parquet", reporter, fresh=fresh)
             for index, plan in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
@@ -606,37 +609,43 @@ def make_request(
     )
 
 
-def _request_input(plan: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
+def _request_input(
+    plan: InputPlan, schema_file: Path, reporter: Reporter, *, fresh: bool
+) -> TransformRequestInput:
     """Return the request of an input. ``fresh``: no state contains the previous watermark of the input."""
     # An empty file with the schema at the interval's end, which no slice may have yet.
     pq.write_table(decode_schema(plan.schema).empty_table(), schema_file)
-    data_paths = [
-        str(_interval_file(plan, row, schema_file.with_name(f"{schema_file.stem}-{row.start}.parquet")))
-        for row in plan.slices
-    ]
     return TransformRequestInput(
         dataset_id=plan.entry.id,
         dataset_alias=str(plan.entry.alias),
         query_alias=plan.alias,
         vocab=plan.vocab,
         offset_interval=plan.offsets,
-        data_paths=data_paths,
+        data_paths=_interval_files(plan, f"{schema_file.with_suffix('')}-", reporter),
         schema_file=str(schema_file),
         explicit_watermarks=[*(_previous_watermark(plan) if fresh else ()), *plan.explicit],
     )
 
 
-def _interval_file(plan: InputPlan, row: SliceSummary, cut: Path) -> Path:
-    """Return the file of a slice. A slice with rows outside of the interval is copied without them.
+def _interval_files(plan: InputPlan, prefix: str, reporter: Reporter) -> list[str]:
+    """Return the files of the slices of an input. Slices with rows outside of the interval are copied.
 
     A compaction merges slices, and intervals that were read earlier can end within a merged one.
+
+    Args:
+        plan: the input.
+        prefix: the path prefix of the copies, which have only the rows of the interval.
+        reporter: see :func:`make_request`.
     """
-    path, interval = plan.entry.dataset.slice_path(row), plan.offsets
-    if interval is None or (interval.start <= row.start and row.end <= interval.end):
-        return path
-    first, last = max(row.start, interval.start), min(row.end, interval.end)
-    copy_rows(path, cut, (first - row.start, last + 1 - row.start), vocab=plan.vocab, reporter=Reporter())
-    return cut
+    interval = plan.offsets
+    files = plan.entry.dataset.slice_paths(plan.slices, reporter)
+    for number, row in enumerate(plan.slices):
+        if interval is not None and not (interval.start <= row.start and row.end <= interval.end):
+            rows = max(row.start, interval.start) - row.start, min(row.end, interval.end) + 1 - row.start
+            cut = Path(f"{prefix}{row.start}.parquet")
+            copy_rows(files[number], cut, rows, vocab=plan.vocab, reporter=reporter)
+            files[number] = cut
+    return [str(file) for file in files]
 
 
 def _previous_watermark(plan: InputPlan) -> Iterator[Watermark]:

@@ -188,9 +188,8 @@ class FileBatchJob(PayloadJob):
         Raises:
             NotOneCommit: the first row of a file is stored, or all its rows are in earlier files.
         """
-        stored = [self._dataset.slice_path(data_slice) for data_slice in reversed(self._dataset.slices())]
         new, ignored = [part.path for part in written], astuple(self._state.vocabulary)
-        if repeats_rows_by_file(new, self._rows_by_file, stored, ignored, self._reporter):
+        if repeats_rows_by_file(new, self._rows_by_file, self._dataset, ignored, self._reporter):
             raise NotOneCommit("all rows of a file may repeat earlier rows")
 
 

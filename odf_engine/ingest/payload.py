@@ -622,12 +622,11 @@ class PayloadJob:
 
     def _report_repetition(self, written: Sequence[WrittenSlice]) -> None:
         """Report that all rows of an append repeat earlier ones: the source may be a complete list."""
-        stored = [self._dataset.slice_path(data_slice) for data_slice in reversed(self._dataset.slices())]
         vocab = self._state.vocabulary
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         new = [part.path for part in written]
         times = (vocab.event_time_column, self._event_time)
-        if repeats_stored_rows(new, stored, system, times, self._reporter):
+        if repeats_stored_rows(new, self._dataset, system, times, self._reporter):
             self.repeated = rows = _count_rows(written)
             self._reporter.warn(
                 f"{self.payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"

@@ -391,7 +391,8 @@ def count_changes(dataset: Dataset, blocks: int, reporter: Reporter) -> ChangeCo
     state = dataset.state()
     first = state.sequence_number - blocks + 1
     try:
-        paths = [dataset.slice_path(row) for row in dataset.slices() if row.sequence_number >= first]
+        newest = [row for row in dataset.slices() if row.sequence_number >= first]
+        paths = dataset.slice_paths(newest, reporter)
         counts = operation_counts.count_operations(paths, state.vocabulary.operation_type_column)
     except OdfError as error:
         reporter.log(f"retractions and corrections are not counted: {error}", "warning")

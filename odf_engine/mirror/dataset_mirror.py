@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -18,6 +18,7 @@ import msgspec
 
 from odf_engine.base.atomic_files import replace_file, replace_text_file
 from odf_engine.base.files import remove_temporary, translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES, RecordStore
 from odf_engine.errors import (
     BadData,
@@ -124,7 +125,25 @@ class DatasetMirror:
 
         self._store.run_parallel(fetch, missing)
 
-    def _fetch(self, kind: str, name: str) -> bool:
+    def fetch_all(self, kind: str, sizes: Mapping[str, int], reporter: Reporter) -> None:
+        """Store missing objects in the mirror; see :class:`DatasetOrigin`."""
+        folder = self._folder / kind
+        missing = {name: size for name, size in sizes.items() if not (folder / name).is_file()}
+        if not missing or not (self._folder / MARKER).exists():
+            return
+        received, total, lock = 0, sum(missing.values()), threading.Lock()
+
+        def receive(count: int) -> None:
+            nonlocal received
+            reporter.raise_if_cancelled()
+            with lock:
+                received += count
+                reporter.set_amounts(bytes=received, total_bytes=total)
+
+        with reporter.nested_phase("fetch"):
+            self._store.run_parallel(lambda name: self._fetch(kind, name, receive), list(missing))
+
+    def _fetch(self, kind: str, name: str, receive: Callable[[int], None] = lambda _: None) -> bool:
         try:
             expected = Multihash.parse(name)
         except InvalidIdentity:
@@ -142,6 +161,7 @@ class DatasetMirror:
                     for piece in chunks:
                         hasher.update(piece)
                         file.write(piece)
+                        receive(len(piece))
                 if hasher.digest() != expected.digest:
                     hint = "restore the object in the store from a copy of the dataset"
                     problem = f"{kind}/{name} in the store is damaged: its bytes do not match its hash"

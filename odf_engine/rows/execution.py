@@ -169,7 +169,7 @@ class Tables:
         key: list[str] = []
         if state == "changelog":
             self._reporter.log(f"reading {block}: {_row_count(rows)} in {_slice_count(slices)}")
-            paths = [entry.dataset.slice_path(data_slice) for data_slice in slices]
+            paths = entry.dataset.slice_paths(slices, self._reporter)
         else:
             projection = self._projection(entry, pin, call.key, as_of)
             described = state if as_of is None else f"as of {as_of}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.refs import HEAD
 
@@ -27,6 +28,21 @@ class DatasetOrigin(Protocol):
 
         Raises:
             BadData: the bytes in the store do not match the hash.
+        """
+        ...
+
+    def fetch_all(self, kind: str, sizes: Mapping[str, int], reporter: Reporter) -> None:
+        """Store missing objects in the folder, verified, several at the same time.
+
+        Args:
+            kind: the kind of the objects.
+            sizes: their sizes in bytes, by name. An object that the store lacks is skipped.
+            reporter: receives the bytes, and cancels the requests.
+
+        Raises:
+            BadData: the bytes in the store do not match the hash.
+            SourceUnavailable: the store cannot be read.
+            Cancelled: the job was cancelled.
         """
         ...
 

@@ -261,7 +261,7 @@ def test_rows_and_lineage_equal_those_from_spark(
         assert transaction is not None
         folder = tmp_path / f"{name}.{engine}"
         folder.mkdir()
-        requests[engine] = request = make_request(transaction, folder, folder / "data", time)
+        requests[engine] = request = make_request(transaction, folder, folder / "data", time, Reporter())
         written = execute_transaction(workspace, engines, transaction, request, Reporter()).written
         assert written is not None
         return written

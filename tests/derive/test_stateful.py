@@ -324,7 +324,9 @@ def test_checkpoint_is_repeatable_and_damage_is_reported(deriving: Deriving, tmp
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        request = make_request(transaction, folder, folder / "data", Timestamp.from_ms(1704067200000))
+        request = make_request(
+            transaction, folder, folder / "data", Timestamp.from_ms(1704067200000), Reporter()
+        )
         written = deriving.engine.run("execute", request, None, Reporter()).written
         assert written is not None
         hashes.append(written.logical_hash)

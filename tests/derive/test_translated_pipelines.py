@@ -68,7 +68,7 @@ class Pipeline:
         engines = EngineRouter(workspace.config, built_in_engines(workspace, lambda: self._runtime))
         transaction = plan_transaction(workspace, workspace.resolve(name), 1000)
         assert transaction is not None and transaction.transform.transform.engine == "datafusion"
-        request = make_request(transaction, folder, folder / "data", expected.system_time)
+        request = make_request(transaction, folder, folder / "data", expected.system_time, Reporter())
         written = execute_transaction(workspace, engines, transaction, request, Reporter()).written
         return written is not None and written.logical_hash == expected.logical_hash
 

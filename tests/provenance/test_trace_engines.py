@@ -40,7 +40,7 @@ def request_of(deriving: Deriving, entry: DatasetEntry, folder: Path) -> Transfo
     transaction = plan_transaction(deriving.workspace, entry, 1_000_000)
     assert transaction is not None
     folder.mkdir()
-    return make_request(transaction, folder, folder / "data", Timestamp.now())
+    return make_request(transaction, folder, folder / "data", Timestamp.now(), Reporter())
 
 
 def runs(derived: RowProvenance) -> dict[str, list[tuple[int, int]]]:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Collection
 from http.server import BaseHTTPRequestHandler
@@ -28,6 +29,7 @@ from odf_engine.derive.verify.integrity import verify
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
+    Cancelled,
     Conflict,
     NotFound,
     OdfError,
@@ -38,6 +40,8 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.identity.ownership_proof import list_proof_files
+from odf_engine.ingest.merge.merge_strategy import repeats_stored_rows
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
 from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
@@ -633,6 +637,67 @@ def test_rows_are_read_by_ranges(tmp_path: Path, s3: S3Server, monkeypatch: pyte
     del s3.objects[f"bucket/store/{entry.id.multibase}/data/{row.physical_hash}"]
     with pytest.raises(NotFound):
         scan.rows([(0, 1)]).to_arrow()
+
+
+def test_missing_slices_are_fetched_at_the_same_time(tmp_path: Path, s3: S3Server) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a, slices=6, rows=10_000)
+    there = again(b).resolve("numbers").dataset
+    slices = there.slices()
+    arrived = threading.Barrier(6)
+
+    def before(request: BaseHTTPRequestHandler) -> bool:
+        if "/data/" in request.path:
+            arrived.wait(60)  # all requests are sent before one is answered
+        return False
+
+    s3.before = before
+    reporter = Amounts()
+    paths = there.slice_paths(slices, reporter)
+    assert [path.read_bytes() for path in paths] == [
+        entry.dataset.slice_path(row).read_bytes() for row in slices
+    ]
+    total = sum(row.size for row in slices)
+    assert reporter.amounts[-1] == (total, total)
+    s3.forget()
+    assert there.slice_paths(slices, reporter) == paths
+    assert s3.forget() == [], "slices of the mirror were fetched again"
+
+    s3.before = lambda request: False
+    shutil.rmtree(there.folder / "data")
+    reporter.cancel()
+    with pytest.raises(Cancelled):
+        there.slice_paths(slices, reporter)
+    assert not list((there.folder / "data").glob("*")), "an incomplete slice remained"
+    s3.objects[f"bucket/store/{entry.id.multibase}/data/{slices[3].physical_hash}"] = b"damaged"
+    with pytest.raises(BadData, match="do not match its hash"):
+        there.slice_paths(slices, Reporter())
+
+
+class Amounts(Reporter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.amounts: list[tuple[int | None, int | None]] = []
+
+    def set_amounts(
+        self, *, bytes: int | None = None, total_bytes: int | None = None, **_: int | None
+    ) -> None:
+        self.amounts.append((bytes, total_bytes))
+
+
+def test_new_rows_are_compared_with_few_slices_of_the_store(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_engine.ingest.merge.merge_strategy._MAX_COMPARED", 10)
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a, slices=6, rows=3)
+    new = [entry.dataset.slice_path(entry.dataset.slices()[-1])]
+    there = again(b).resolve("numbers").dataset
+    event_time = ("event_time", Timestamp.now())
+    system = ("offset", "op", "system_time")
+    assert repeats_stored_rows(new, there, system, event_time, Reporter())
+    fetched = {path.name for path in (there.folder / "data").iterdir()}
+    assert fetched == {str(row.physical_hash) for row in there.slices()[-2:]}
 
 
 def test_missing_blocks_are_fetched_at_the_same_time(tmp_path: Path, s3: S3Server) -> None:

@@ -155,7 +155,7 @@ def _run_trace(
     folder: Path,
     reporter: Reporter,
 ) -> StepResult:
-    own = _plan(history, history.transaction(workspace), folder / "own")
+    own = _plan(history, history.transaction(workspace), folder / "own", reporter)
     data, dataset = history.event.new_data, history.entry.dataset
     assert data is not None  # rows were found in it
     selection = RowsToTrace(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
@@ -164,7 +164,7 @@ def _run_trace(
         if _rereads(history):
             if own.transaction.kind != "execute":
                 return StepResult([], reason=_REPLACED, lost=True)
-            request = with_earlier_rows(own.request, own.transaction)
+            request = with_earlier_rows(own.request, own.transaction, reporter)
             return trace_changes(session, request, selection, reporter)
         if not history.keeps_state:
             return trace_rows(session, own.request, selection, reporter)
@@ -173,7 +173,7 @@ def _run_trace(
             with suppress(StatefulQueryError):
                 return trace_rows(session, own.request, selection, reporter)
         before = history.earlier_transactions(workspace)
-        past = None if before is None else _plan(history, before, folder / "past")
+        past = None if before is None else _plan(history, before, folder / "past", reporter)
         trace_class = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
         return trace_class(session, past, own, selection, folder, reporter).trace()
     except StatefulQueryError as reason:
@@ -189,10 +189,13 @@ def _rereads(history: TransactionHistory) -> bool:
     return read_checkpoint_metadata(path).result is not UNSET
 
 
-def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -> PlannedTransaction:
+def _plan(
+    history: TransactionHistory, transaction: Transaction, folder: Path, reporter: Reporter
+) -> PlannedTransaction:
     folder.mkdir()
     system_time = history.block.block.system_time
-    return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
+    request = make_request(transaction, folder, folder / "data", system_time, reporter)
+    return PlannedTransaction(transaction, request)
 
 
 def _untraceable_reason(
@@ -290,7 +293,8 @@ def _refine_step(
     try:
         with job_scratch_folder(workspace.odf / "cache", "replay") as folder:
             system_time = history.block.block.system_time
-            request = make_request(history.transaction(workspace), folder, folder / "data", system_time)
+            transaction = history.transaction(workspace)
+            request = make_request(transaction, folder, folder / "data", system_time, reporter)
             derived = engine.provenance(request, rows, reporter)
     except Cancelled:
         raise

@@ -156,7 +156,7 @@ class CounterfactualCheck:
         self, transaction: Transaction, folder: Path, *, only: bool
     ) -> TransformRequest:
         system_time = self._history.block.block.system_time
-        request = make_request(transaction, folder, folder / "data", system_time)
+        request = make_request(transaction, folder, folder / "data", system_time, self._reporter)
         inputs = list(request.query_inputs)
         for index, (plan, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
             paths = list(inputs[index].data_paths)

@@ -70,10 +70,10 @@ def recompute_dataset(
     with job_scratch_folder(workspace.odf / "cache", "recompute") as folder:
         staged = folder / "rows.parquet"
         reporter.phase("recompute")
-        request = make_request(transaction, folder, staged, state.system_time)
+        request = make_request(transaction, folder, staged, state.system_time, reporter)
         result = engine.run("recompute", request, declared, reporter)
         reporter.phase("compare")
-        paths = [dataset.slice_path(row) for row in dataset.slices()]
+        paths = dataset.slice_paths(dataset.slices(), reporter)
         stored = latest_state(slices_frame(session, paths, result.schema, vocab), vocab)
         recomputed = slices_frame(session, [] if result.written is None else [staged], result.schema, vocab)
         until = (

@@ -182,7 +182,7 @@ class Replay:
     def _run(
         self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path
     ) -> TransactionResult:
-        request = make_request(transaction, folder, staged, system_time)
+        request = make_request(transaction, folder, staged, system_time, self._reporter)
         last = transaction.state.last_checkpoint
         if last is not None and last.physical_hash == self._carried:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))

@@ -109,7 +109,7 @@ class MergeInputs:
         Raises:
             NotFound: a slice is missing.
         """
-        paths = [self.dataset.slice_path(row) for row in slices]
+        paths = self.dataset.slice_paths(slices, self.reporter)
         columns = [field for field in self.schema if field.name != self.vocab.system_time_column]
         return slices_frame(self.session, paths, pa.schema(columns), self.vocab, ordered=False)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
+from odf_engine.chain.block_index import SliceSummary
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc, python_values
 from odf_engine.data.parquet.parquet_reader import (
     open_parquet,
@@ -136,7 +138,7 @@ def merge_append(inputs: MergeInputs) -> PreparedMerge:
 
 def repeats_stored_rows(
     new: Sequence[Path],
-    stored: Sequence[Path],
+    dataset: Dataset,
     system: Collection[str],
     event_time: tuple[str, Timestamp],
     reporter: Reporter,
@@ -148,7 +150,7 @@ def repeats_stored_rows(
 
     Args:
         new: the slices, oldest first; each has rows.
-        stored: the stored slices, newest first.
+        dataset: the dataset with the stored rows.
         system: names of columns that differ in each slice.
         event_time: name of the event time column, and its value in rows without one, which is not compared.
         reporter: its cancellation ends the comparison.
@@ -160,13 +162,7 @@ def repeats_stored_rows(
         time, default = event_time
         if time in first and _milliseconds(first[time]) == default.ms:
             names.remove(time)
-        compared: list[Path] = []
-        rows = sum(map(_count_rows, new))
-        for path in stored:
-            rows += _count_rows(path)
-            if rows > _MAX_COMPARED or not set(names) <= set(read_parquet_schema(path).names):
-                break
-            compared.append(path)
+        compared = _newest_slices(dataset, sum(map(_count_rows, new)), names, reporter)
         if not any(_has_row(path, {name: first[name] for name in names}, reporter) for path in compared):
             return False
         missing = {row for path in new for row in _row_hashes(path, names, reporter)}
@@ -182,7 +178,7 @@ def repeats_stored_rows(
 def repeats_rows_by_file(
     new: Sequence[Path],
     rows_by_file: Sequence[int],
-    stored: Sequence[Path],
+    dataset: Dataset,
     ignored: Collection[str],
     reporter: Reporter,
 ) -> bool:
@@ -193,11 +189,12 @@ def repeats_rows_by_file(
     Args:
         new: the slices with the rows of the files, oldest first.
         rows_by_file: the number of rows of each file.
-        stored: the stored slices, newest first.
+        dataset: the dataset with the stored rows.
         ignored: names of columns that are not compared.
         reporter: its cancellation ends the comparison.
     """
     names = [name for name in read_parquet_schema(new[0]).names if name not in ignored]
+    stored = _newest_slices(dataset, 0, names, reporter)
     rows = pa.concat_tables(pa.Table.from_batches(read_bounded(path, names)) for path in new)
     hashes = iter([key for path in new for key in _row_hashes(path, names, reporter)])
     earlier: set[int] = set()
@@ -205,23 +202,30 @@ def repeats_rows_by_file(
     for count in rows_by_file:
         keys = set(islice(hashes, count))
         row = {name: rows.column(name)[first] for name in names if keys}
-        if keys and (keys <= earlier or _is_stored(row, stored, reporter)):
+        if keys and (keys <= earlier or any(_has_row(path, row, reporter) for path in stored)):
             return True
         earlier |= keys
         first += count
     return False
 
 
-def _is_stored(row: Mapping[str, pa.Scalar], stored: Sequence[Path], reporter: Reporter) -> bool:
-    """Return whether one of the newest stored slices has a row."""
-    rows = 0
-    for path in stored:
-        rows += _count_rows(path)
-        if rows > _MAX_COMPARED or not row.keys() <= set(read_parquet_schema(path).names):
+def _newest_slices(dataset: Dataset, rows: int, names: Collection[str], reporter: Reporter) -> list[Path]:
+    """Return the newest slices that have some columns, newest first, while all rows are few enough.
+
+    Args:
+        dataset: the dataset.
+        rows: the number of other rows.
+        names: the columns.
+        reporter: see :meth:`Dataset.slice_paths`.
+    """
+    slices: list[SliceSummary] = []
+    for row in reversed(dataset.slices()):
+        rows += row.end - row.start + 1
+        if rows > _MAX_COMPARED:
             break
-        if _has_row(path, row, reporter):
-            return True
-    return False
+        slices.append(row)
+    paths = dataset.slice_paths(slices, reporter)
+    return list(takewhile(lambda path: set(names) <= set(read_parquet_schema(path).names), paths))
 
 
 def _count_rows(path: Path) -> int:

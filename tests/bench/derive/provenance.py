@@ -49,7 +49,9 @@ def replay(derivations: Derivations, entry: DatasetEntry) -> None:
         folder = Path(name)
         workspace = derivations.workspace
         transaction = history.transaction(workspace)
-        request = make_request(transaction, folder, folder / "data", history.block.block.system_time)
+        request = make_request(
+            transaction, folder, folder / "data", history.block.block.system_time, Reporter()
+        )
         result = execute_transaction(workspace, derivations.engine, transaction, request, Reporter())
     assert result.written is not None and history.event.new_data is not None
     assert result.written.logical_hash == history.event.new_data.logical_hash
