@@ -60,6 +60,11 @@ class SparkConfig(SettingsGroup, frozen=True):
     ] = {}
 
 
+def is_local(master: str) -> bool:
+    """Return whether Spark runs in a process of this machine."""
+    return master == "local" or master.startswith("local[")
+
+
 class DataFusionConfig(SettingsGroup, frozen=True):
     """DataFusion."""
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from odf_engine.base.config import Config
+from odf_engine.base.config import Config, is_local
 from odf_engine.base.files import open_file
 from odf_engine.base.progress import Reporter
 from odf_engine.engines.contract import Engine
@@ -32,7 +32,6 @@ from odf_engine.isolation.sandbox_process import (
 from odf_engine.metadata.model import Sql
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, find_java
-from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.storage.scratch import job_scratch_folder
 
 _SERVER: Final = "odf_engine.engines.grpc_server"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +15,10 @@ from msgspec import UNSET, UnsetType
 from odf_engine.base.html_text import fields_html
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
-from odf_engine.on_demand import workspaces
+from odf_engine.on_demand import executor_downloads, workspaces
 
 if TYPE_CHECKING:
+    from odf_engine.mirror.signed_download import SignedDownload
     from odf_engine.spark import SparkSession
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
@@ -76,7 +77,13 @@ class JobContext:
         Raises:
             NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
         """
-        return workspaces.Workspace.find(explicit=self.host.folder)
+        workspace = workspaces.Workspace.find(explicit=self.host.folder)
+        workspace.use_downloads(self._run_downloads)
+        return workspace
+
+    def _run_downloads(self, downloads: Sequence[SignedDownload], reporter: Reporter) -> None:
+        """Run downloads on the executors of Spark."""
+        executor_downloads.run_downloads(self.session(reporter), downloads, reporter)
 
     def session(self, reporter: Reporter) -> SparkSession:
         """Return a new Spark session; Spark is started if it does not run.

@@ -35,6 +35,7 @@ from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DELETED_BATCH, DatasetStore, parse_head
 from odf_engine.mirror.heads_list import HeadsList
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
+from odf_engine.mirror.signed_download import VALIDITY, SignedDownload
 from odf_engine.mirror.unused_objects import CHECKED_SECONDS, UnusedObjects
 from odf_engine.storage.dataset_origin import CheckedObjects
 from odf_engine.storage.object_store import STAGING_PREFIX
@@ -128,9 +129,17 @@ class DatasetMirror:
     def fetch_all(self, kind: str, sizes: Mapping[str, int], reporter: Reporter) -> None:
         """Store missing objects in the mirror; see :class:`DatasetOrigin`."""
         folder = self._folder / kind
-        missing = {name: size for name, size in sizes.items() if not (folder / name).is_file()}
+        missing = _missing(folder, sizes)
         if not missing or not (self._folder / MARKER).exists():
             return
+        if self._store.run_downloads is not None:
+            keys = [self._key(kind, name) for name in missing]
+            urls = self._store.client.sign(keys, VALIDITY)
+            with reporter.nested_phase("fetch"), translate_os_errors(folder):
+                folder.mkdir(exist_ok=True)
+                downloads = map(SignedDownload, urls or (), map(folder.joinpath, missing), missing.values())
+                self._store.run_downloads(list(downloads), reporter)
+            missing = _missing(folder, sizes)
         received, total, lock = 0, sum(missing.values()), threading.Lock()
 
         def receive(count: int) -> None:
@@ -486,6 +495,10 @@ class DatasetMirror:
         data = msgspec.json.encode(KnownHead(str(head), dict(version)))  # type: ignore[arg-type]
         with suppress(OdfError):  # a cache
             replace_file(self._folder / MARKER, data)
+
+
+def _missing(folder: Path, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if not (folder / name).is_file()}
 
 
 def evict_slices(home: Path, max_bytes: int, before: float) -> int:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from obstore import UpdateVersion
 
     from odf_engine.mirror import store_client
+    from odf_engine.mirror.signed_download import RunDownloads
 else:  # imports urllib3, and a list of cached datasets sends no requests
     store_client = LazyModule("odf_engine.mirror.store_client")
 
@@ -85,6 +86,7 @@ class DatasetStore:
 
     Attributes:
         heads_cache: the copy of the list of heads, see :mod:`odf_engine.mirror.heads_list`.
+        run_downloads: lets other machines download objects, or None if there are none.
 
     Args:
         url: the URL, with a slash at its end.
@@ -95,6 +97,7 @@ class DatasetStore:
     def __init__(self, url: str, odf: Path, config: Config) -> None:
         self.url = url
         self.config = config
+        self.run_downloads: RunDownloads | None = None
         self._odf = odf
         self._cache = odf / "cache" / "store.json"
         self.heads_cache = odf / "cache" / "store-heads.json"

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -33,6 +33,8 @@ class StoreClient(Protocol):
     def read(self, name: str, max_bytes: int) -> StoredObject | None: ...
 
     def read_changed(self, name: str, max_bytes: int, known: UpdateVersion) -> StoredObject | None: ...
+
+    def sign(self, names: Sequence[str], validity: timedelta) -> list[str] | None: ...
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None: ...
 
@@ -102,6 +104,10 @@ class FolderClient:
         if stored is not None and stored.version == known:
             raise ObjectUnchanged(f"{name} has not changed")
         return stored
+
+    def sign(self, names: Sequence[str], validity: timedelta) -> list[str] | None:
+        """Return None: there are no URLs that other machines could read."""
+        return None
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None:
         """Yield the bytes of an object from ``start`` up to ``end``, or None if it does not exist."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.base.config import FetchConfig
@@ -464,6 +464,21 @@ class BucketClient:
         import obstore
 
         return self._run_if_exists(name, lambda store: obstore.head(store, self.location.key(name))["size"])
+
+    def sign(self, names: Sequence[str], validity: timedelta) -> list[str] | None:
+        """Return URLs that read objects without credentials, or None if they cannot be signed.
+
+        Args:
+            names: the objects.
+            validity: the time after which the URLs expire.
+        """
+        import obstore
+
+        sign: Any = obstore.sign
+        keys = [self.location.key(name) for name in names]
+        with suppress(OdfError):
+            return self._run("objects", lambda store: sign(store, "GET", keys, validity))
+        return None
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None:
         """Yield the bytes of an object from ``start`` up to ``end``, or None if it does not exist.

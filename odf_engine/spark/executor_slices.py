@@ -15,6 +15,7 @@ from pyspark import RDD, SparkFiles
 from pyspark.serializers import NoOpSerializer
 
 import odf_engine
+from odf_engine.base.config import is_local
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slice_rows import SliceRowBuilder
 from odf_engine.data.parquet.slice_tasks import (
@@ -46,7 +47,6 @@ from odf_engine.spark.arrow_batches import (
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.row_order import SORT_PARTITIONS, OrderedFrame
 from odf_engine.spark.runtime.jvm import SparkFailed
-from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.spark.sql_types import arrow_schema
 
 if TYPE_CHECKING:
@@ -81,11 +81,6 @@ class ExecutorWriter:
         self._new_path = new_path
         self._reporter = reporter
 
-    @property
-    def _has_executors(self) -> bool:
-        context = self._session.sparkContext
-        return not is_local(str(context.master)) and context.applicationId not in _unusable
-
     def write_frame(
         self, ordered: OrderedFrame, prepare: PrepareRows, reads: Reporter
     ) -> list[WrittenSlice] | None:
@@ -105,7 +100,7 @@ class ExecutorWriter:
             Cancelled, SparkFailed: a job failed.
             OdfError: a file cannot be written.
         """
-        if not self._has_executors:
+        if not has_executors(self._session):
             return None
         frame = ordered.make_frame(False)[0]
         partitions = batch_partitions(frame)
@@ -125,7 +120,7 @@ class ExecutorWriter:
 
         Args, raises: as for :func:`odf_engine.data.parquet.slices.write_slices`.
         """
-        if not self._has_executors:
+        if not has_executors(self._session):
             return self._write_here(batches)
         builder = SliceRowBuilder(self._task.properties)
         rows = builder.enforce_schema(batches, self._reporter)
@@ -151,7 +146,7 @@ class ExecutorWriter:
         calls = plan_calls(self._task, parts, slices)
         rows = sum(map(sum, slices))
         try:
-            written = self._run(calls, partial(_CallPoller, rows=rows, calls=len(calls)))
+            written = self._run(calls, partial(CallPoller, rows=rows, calls=len(calls)))
             if len(slices) == 1:
                 written = self._run([Call(self._task, partial(join_row_groups, self._task, written))])
         except Unsupported as error:
@@ -166,7 +161,7 @@ class ExecutorWriter:
             return []
         context = self._session.sparkContext
         with cancellable(self._session, self._reporter, make_poller):
-            _send_package(context, self._reporter)
+            send_package(context, self._reporter)
             return _require(context.parallelize(calls, len(calls)).mapPartitions(run_calls).collect())
 
     def _store_in_order(
@@ -190,7 +185,7 @@ class ExecutorWriter:
             partitions = batch_partitions(frame)
             if partitions is None:
                 return None
-            _send_package(session.sparkContext, reporter)
+            send_package(session.sparkContext, reporter)
             rows = RDD(partitions, session.sparkContext, NoOpSerializer())  # type: ignore[arg-type]
             reporter.log("the rows are read by executors", "debug")
             results = rows.mapPartitions(partial(store_partition, self._task, prepare, schema)).collect()
@@ -199,6 +194,12 @@ class ExecutorWriter:
     def _report_unusable(self, error: Unsupported) -> None:
         _unusable[self._session.sparkContext.applicationId] = error.message
         self._reporter.log(f"this machine writes all slices: {error.message}; {error.hint}", "warning")
+
+
+def has_executors(session: SparkSession) -> bool:
+    """Return whether Spark runs on a cluster whose executors can run the tasks, as far as known."""
+    context = session.sparkContext
+    return not is_local(str(context.master)) and context.applicationId not in _unusable
 
 
 def write_session_slices(
@@ -224,7 +225,7 @@ def _move(source: Path, target: Path) -> Path:
     return target
 
 
-def _send_package(context: SparkContext, reporter: Reporter) -> None:
+def send_package(context: SparkContext, reporter: Reporter) -> None:
     """Send this package to the executors, once for each application.
 
     Raises:
@@ -261,14 +262,28 @@ def _require(results: list[Any]) -> list[Any]:
     return results
 
 
-class _CallPoller(ProgressPoller):
-    """Reports rows by the number of completed calls."""
+class CallPoller(ProgressPoller):
+    """Reports rows and bytes by the number of completed calls.
+
+    Args:
+        context, group, reporter: see :class:`ProgressPoller`.
+        calls: the number of calls.
+        rows: the rows of all calls.
+        size: the bytes of all calls.
+    """
 
     def __init__(
-        self, context: SparkContext, group: str, reporter: Reporter, *, rows: int, calls: int
+        self,
+        context: SparkContext,
+        group: str,
+        reporter: Reporter,
+        *,
+        calls: int,
+        rows: int = 0,
+        size: int = 0,
     ) -> None:
         super().__init__(context, group, reporter)
-        self._rows, self._calls = rows, calls
+        self._calls, self._rows, self._size = calls, rows, size
 
     def _amounts(self) -> tuple[int, int]:
         tracker = self._context.statusTracker()
@@ -277,4 +292,5 @@ class _CallPoller(ProgressPoller):
             info = tracker.getJobInfo(job)
             stages = [] if info is None else [tracker.getStageInfo(stage) for stage in info.stageIds]
             completed += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        return self._rows * min(completed, self._calls) // self._calls, 0
+        completed = min(completed, self._calls)
+        return self._rows * completed // self._calls, self._size * completed // self._calls

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from odf_engine.base import settings
 from odf_engine.base.atomic_files import file_lock
-from odf_engine.base.config import Config
+from odf_engine.base.config import Config, is_local
 from odf_engine.base.files import open_file, remove_file, translate_os_errors
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.settings import CONFIG_FILE
@@ -62,6 +62,7 @@ from odf_engine.workspace.seals import mark_own
 from odf_engine.workspace.store_overview import StoreOverview, read_local_head
 
 if TYPE_CHECKING:
+    from odf_engine.mirror.signed_download import RunDownloads
     from odf_engine.workspace.definitions import definition, definition_update, query_check
     from odf_engine.workspace.definitions.definition import PlannedUpdate
 else:  # slow to import, and most commands do not need them
@@ -173,6 +174,15 @@ class Workspace:
         if not url:
             return None
         return DatasetStore(url, self.odf, self.config)
+
+    def use_downloads(self, run_downloads: RunDownloads) -> None:
+        """Let the executors of a cluster download slices from the store, if there are both.
+
+        Args:
+            run_downloads: runs downloads on the executors.
+        """
+        if self._usable_store is not None and not is_local(self.config.spark.master):
+            self._usable_store.run_downloads = run_downloads
 
     @cached_property
     def _listing(self) -> StoreOverview:

@@ -35,6 +35,7 @@ from odf_engine.errors import OdfError
 from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.spark.executor_downloads import run_downloads
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import COLUMNS, make_csv
@@ -167,6 +168,7 @@ class Done(msgspec.Struct, kw_only=True):
         transforms: how many transactions were run again.
         lost: how many executors Spark lost.
         by_executors: how many pulls and transforms executors have read, and how many they have written.
+        downloaded: how many slices executors have downloaded for the verification.
         seconds: from begin to end, without Spark's start.
     """
 
@@ -176,6 +178,7 @@ class Done(msgspec.Struct, kw_only=True):
     transforms: int
     lost: int
     by_executors: tuple[int, int]
+    downloaded: int = 0
     seconds: float
 
 
@@ -230,6 +233,13 @@ class Pipeline:
         self._engine = SparkEngine(runtime)
         self.reporter = _CountingReporter()
         self._queries = queries
+        self._open(folder, store)
+        if (shared := self.workspace.store) is not None:
+            shared.run_downloads = lambda downloads, reporter: run_downloads(
+                runtime.session(), downloads, reporter
+            )
+
+    def _open(self, folder: Path, store: str | None) -> None:
         if (folder / ".odf").exists():
             self.workspace = Workspace.find(explicit=folder)
             return
@@ -241,7 +251,7 @@ class Pipeline:
         for name, merge in MERGES.items():
             text = ROOT.format(name=name, file=folder / f"{name}.csv", schema=SCHEMA, merge=merge)
             self.workspace.add(read_manifests(text, name))
-        for name in queries:
+        for name in self._queries:
             inputs, query = QUERIES[name]
             listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs)
             tables = KEYS.get(name, "")
@@ -281,8 +291,8 @@ class Pipeline:
         count = 0
         for entry in self.workspace.datasets():
             again = entry.alias.name in replayed
-            replay = Replay(self.workspace, entry, self._engine, Reporter()) if again else None
-            report = verify(entry.dataset, Reporter(), replay=replay)
+            replay = Replay(self.workspace, entry, self._engine, self.reporter) if again else None
+            report = verify(entry.dataset, self.reporter, replay=replay)
             found += [f"{entry.alias}: {finding.message}" for finding in report.findings]
             count += report.transforms
         return found, count
@@ -292,15 +302,17 @@ class Pipeline:
 
 
 class _CountingReporter(Reporter):
-    """Counts the pulls and transforms that executors have read and written."""
+    """Counts the pulls and transforms that executors read and wrote, and the slices that they downloaded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.by_executors = (0, 0)
+        self.downloaded = 0
 
     def log(self, text: str, level: str = "info") -> None:
         read, written = self.by_executors
         self.by_executors = (read + ("read by executors" in text), written + ("written by executors" in text))
+        self.downloaded += int(text.split()[0]) if "downloaded by executors" in text else 0
 
 
 def _hash(entry: DatasetEntry) -> str:
@@ -393,7 +405,9 @@ def _done(job: Job, runtime: SparkRuntime) -> Done:
         done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
         done.by_executors = made.reporter.by_executors
     for folder in job.check:
-        findings, count = Pipeline(Path(folder), runtime, store=job.store).verify(job.replayed)
+        checked = Pipeline(Path(folder), runtime, store=job.store)
+        findings, count = checked.verify(job.replayed)
+        done.downloaded += checked.reporter.downloaded
         done.findings += findings
         done.transforms += count
     done.seconds = monotonic() - began

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from odf_engine.base.config import is_local
 from odf_engine.errors import UsageError
 from odf_engine.spark.runtime.jvm import XML_FLAGS, find_java
-from odf_engine.spark.runtime.spark_conf import FIXED, SparkOptions, is_local, spark_settings
+from odf_engine.spark.runtime.spark_conf import FIXED, SparkOptions, spark_settings
 from tests.waiting import is_running, wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from odf_engine.base.arrow import pa, pc, types
 from odf_engine.base.files import translate_os_errors
@@ -113,7 +113,15 @@ class Call:
             return error
 
 
-def run_calls(calls: Iterable[Call]) -> Iterator[object]:
+class RemoteCall(Protocol):
+    """A call that a task of an executor runs."""
+
+    def run(self) -> object:
+        """Return the result, or an error."""
+        ...
+
+
+def run_calls(calls: Iterable[RemoteCall]) -> Iterator[object]:
     """Yield the results of calls."""
     return (call.run() for call in calls)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from odf_engine.base.config import is_local
 from odf_engine.errors import UsageError
 from odf_engine.spark.errors import throwable_chain
 from odf_engine.spark.runtime.jvm import XML_FLAGS, SparkFailed
@@ -281,11 +282,6 @@ _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 _LOOPBACK_MASTER: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
-
-
-def is_local(master: str) -> bool:
-    """Return whether the master is the local JVM."""
-    return master == "local" or master.startswith("local[")
 
 
 def is_on_this_machine(master: str) -> bool:
