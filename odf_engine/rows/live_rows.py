@@ -24,6 +24,10 @@ History = Literal["events", "states", "snapshots"]
 _RETRACTED, _REPLACED, _ADDED, _ENDED = range(4)
 _EFFECTS: Final = 4
 """``last`` is the offset of the last row of a key at an event time, times this, plus its effect."""
+_WORD_BITS: Final = 64
+_WORDS_SQL: Final = """
+    SELECT live // 64 AS word, bit_or(1::UBIGINT << (live % 64)::UBIGINT) AS bits
+    FROM (SELECT live::BIGINT AS live FROM ({})) GROUP BY word"""
 
 
 class KeyedAsOf:
@@ -132,11 +136,8 @@ def is_retraction(op: pa.Array) -> pa.Array:
     return pc.is_in(op, pa.array([Op.RETRACT, Op.CORRECT_FROM], op.type))
 
 
-_MAX_PENDING: Final = 1 << 22
-
-
 class LiveRowSet:
-    """The offsets of live rows, and the row ranges that contain them.
+    """The offsets of live rows, a bit for each, and the row ranges that contain them.
 
     Args:
         rows: the changelog.
@@ -146,8 +147,7 @@ class LiveRowSet:
     def __init__(self, rows: Scan, reporter: Reporter) -> None:
         self._rows = rows
         self._reporter = reporter
-        self._live = pc.fill_null(pa.nulls(rows.end_offset, pa.bool_()), False)
-        self._pending: list[pa.Array] = []
+        self._words = bytearray(8 * -(-rows.end_offset // _WORD_BITS))
         self._batches: list[tuple[int, int, int]] = []  # number of rows, minimum and maximum offset
 
     def read(self, names: Sequence[str], event_time: str | None = None) -> Iterator[pa.Table]:
@@ -175,34 +175,59 @@ class LiveRowSet:
             yield pa.table(columns)
 
     def add(self, offsets: pa.Array) -> None:
-        """Add offsets of live rows."""
-        self._pending.append(offsets)
-        if sum(map(len, self._pending)) > _MAX_PENDING:
-            self._apply_pending()
+        """Add offsets of live rows. The memory depends on the distance of the lowest from the highest."""
+        if not len(offsets):
+            return
+        bounds = pc.min_max(offsets).as_py()
+        first, end = bounds["min"] // _WORD_BITS, bounds["max"] // _WORD_BITS + 1
+        places = pc.subtract(offsets, first * _WORD_BITS)
+        last = (end - first) * _WORD_BITS - 1
+        more = pc.fill_null(pc.scatter(pa.repeat(True, len(offsets)), places, max_index=last), False)
+        self._store(pc.or_(self._bits(first, end), more), first, end)
+
+    def add_result(self, database: Database, sql: str, **tables: Iterable[pa.Table]) -> None:
+        """Add the offsets of a query's result, its column ``live``, in any order.
+
+        Args:
+            database: runs the query.
+            sql: the query.
+            tables: see :meth:`Database.query`.
+        """
+        words = memoryview(self._words).cast("Q")
+        for batch in database.query(_WORDS_SQL.format(sql), **tables):
+            for word, bits in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                words[word] |= bits
+
+    def discard_shared(self, other: LiveRowSet) -> None:
+        """Remove the offsets that are in both sets from both. The sets are of equally many offsets."""
+        end = len(self._words) // 8
+        shared = pc.and_(self._bits(0, end), other._bits(0, end))
+        for rows in (self, other):
+            rows._store(pc.and_not(rows._bits(0, end), shared), 0, end)
 
     def mask(self, offsets: pa.Array) -> pa.Array:
         """Return for each offset that was read whether it is live."""
-        self._apply_pending()
-        return self._live.take(offsets)
+        return self._bits(0, len(self._words) // 8).take(offsets)
 
     def ranges(self) -> list[RowRange]:
         """Return row ranges that contain all live rows."""
-        self._apply_pending()
+        live = self._bits(0, len(self._words) // 8)
         row_ranges: list[RowRange] = []
         at = 0
         for count, low, high in self._batches:
-            if pc.any(self._live.slice(low, high - low + 1)).as_py():
+            if pc.any(live.slice(low, high - low + 1)).as_py():
                 start = row_ranges.pop()[0] if row_ranges and row_ranges[-1][1] == at else at
                 row_ranges.append((start, at + count))
             at += count
         return row_ranges
 
-    def _apply_pending(self) -> None:
-        offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._pending])
-        self._pending = []
-        if len(offsets):
-            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.end_offset - 1)
-            self._live = pc.or_(self._live, pc.fill_null(more, False))
+    def _bits(self, first: int, end: int) -> pa.BooleanArray:
+        """Return the bits of some words, without a copy."""
+        data = pa.py_buffer(memoryview(self._words)[8 * first : 8 * end])
+        return pa.BooleanArray.from_buffers(pa.bool_(), (end - first) * _WORD_BITS, [None, data])
+
+    def _store(self, bits: pa.BooleanArray, first: int, end: int) -> None:
+        self._words[8 * first : 8 * end] = memoryview(bits.buffers()[1])[: 8 * (end - first)]
 
     def _add_batch(self, offsets: pa.Array) -> None:
         bounds = pc.min_max(offsets).as_py()
@@ -232,8 +257,7 @@ def current_rows(rows: Scan, key: Sequence[str], folder: Path, reporter: Reporte
         FROM (SELECT max("offset" * 2 + ({adds})::INTEGER) AS last FROM changes GROUP BY {", ".join(names)})
         WHERE last % 2 = 1"""
     with open_database(folder, reporter) as database:
-        for batch in database.query(sql, changes=live.read(key)):
-            live.add(batch.column("live"))
+        live.add_result(database, sql, changes=live.read(key))
     return live
 
 
@@ -246,8 +270,7 @@ def rows_as_of(
     with open_database(folder, reporter) as database:
         published = _publication_times(database, live.read([], name)) if history == "snapshots" else None
         work = KeyedAsOf(names, until, history, published)
-        for batch in database.query(work.query, effects=work.effects(live.read(key, name))):
-            live.add(batch.column("live"))
+        live.add_result(database, work.query, effects=work.effects(live.read(key, name)))
     return live
 
 
@@ -309,8 +332,7 @@ def _without_retracted(
                 row_number() OVER (PARTITION BY {names} ORDER BY takes, "offset") AS number FROM changes)
         WHERE NOT takes AND number > taken"""
     with open_database(folder, reporter) as database:
-        for batch in database.query(sql, changes=doubtful()):
-            live.add(batch.column("live"))
+        live.add_result(database, sql, changes=doubtful())
     return live
 
 

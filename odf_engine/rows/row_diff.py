@@ -222,16 +222,12 @@ def _count_live(rows: Scan, reporter: Reporter) -> int:
 
 def _unshared_rows(sides: Sequence[Scan], reporter: Reporter) -> list[LiveRowSet]:
     """Find the rows of each side whose offsets the other lacks: rows of a changelog are immutable."""
-    unshared = [LiveRowSet(rows, reporter) for rows in sides]
-    offsets = [pa.concat_arrays([*map(_offsets, rows.read([]))]) for rows in unshared]
-    for rows, mine, others in zip(unshared, offsets, reversed(offsets), strict=True):
-        there = pc.scatter(pa.repeat(True, len(others)), others, max_index=sides[0].end_offset - 1)
-        rows.add(mine.filter(there.take(mine).is_null()))
+    old, new = unshared = [LiveRowSet(rows, reporter) for rows in sides]
+    for rows in unshared:
+        for table in rows.read([]):
+            rows.add(table.column("offset").combine_chunks())
+    old.discard_shared(new)
     return unshared
-
-
-def _offsets(table: pa.Table) -> pa.Array:
-    return table.column("offset").combine_chunks()
 
 
 class _Comparison:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from hypothesis import strategies as st
 from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.rows.database import open_database
+from odf_engine.rows.live_rows import LiveRowSet
 from odf_engine.rows.projection import build_projection_of, write_projection
 from odf_engine.rows.scan import Scan
 from tests.rows.changelogs import Row, offsets, stored, table_of
@@ -254,3 +259,30 @@ def test_incremental_state_equals_the_state_from_scratch(
             assert (grown.rows, grown.of) == (scratch.rows, scratch.of)
             if tidy and count % 2:
                 grown.file.unlink()
+
+
+def test_live_rows_need_one_bit_of_memory_each(tmp_path: Path) -> None:
+    end = 1 << 27
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        assert process.submit(max_memory_of_live_rows, end, tmp_path).result() < end / 2
+
+
+def max_memory_of_live_rows(end: int, folder: Path) -> int:
+    """Check operations on two sets of offsets before ``end``; return the peak of Arrow's memory."""
+    rows = Scan(pa.schema([("offset", pa.int64())]), DEFAULT_VOCABULARY, [], "x", end)
+    first, second = (LiveRowSet(rows, Reporter()) for _ in range(2))
+    with open_database(folder, Reporter()) as database:
+        numbers = pa.table({"i": pa.array(range(100_000), pa.int64())})
+        sql = f"SELECT (i * 1000003) % {end} AS live FROM numbers"
+        first.add_result(database, sql, numbers=[numbers])
+    for start in range(0, 700_000, 7000):
+        second.add(pa.array(range(start, start + 7000, 7), pa.int64()))
+    both = {i * 1000003 % end for i in range(100_000)}, set(range(0, 700_000, 7))
+    shared = both[0] & both[1]
+    assert shared
+    first.discard_shared(second)
+    offsets = pa.array(range(1_000_000), pa.int64())
+    for live, expected in zip((first, second), both, strict=True):
+        left = offsets.filter(live.mask(offsets)).to_pylist()
+        assert left == sorted(offset for offset in expected - shared if offset < 1_000_000)
+    return pa.default_memory_pool().max_memory()
