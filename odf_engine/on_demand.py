@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from odf_engine.rows import row_window as row_window
     from odf_engine.rows import scan as row_scan
     from odf_engine.rows import statistics as row_statistics
-    from odf_engine.spark import executor_downloads as executor_downloads
+    from odf_engine.spark.executors import slice_downloads as slice_downloads
     from odf_engine.spark.runtime import given_session as given_session
     from odf_engine.spark.runtime import session as spark_session
     from odf_engine.sql import manifest_translation as manifest_translation
@@ -120,7 +120,7 @@ else:
     row_window = LazyModule("odf_engine.rows.row_window")
     row_scan = LazyModule("odf_engine.rows.scan")
     row_statistics = LazyModule("odf_engine.rows.statistics")
-    executor_downloads = LazyModule("odf_engine.spark.executor_downloads")
+    slice_downloads = LazyModule("odf_engine.spark.executors.slice_downloads")
     given_session = LazyModule("odf_engine.spark.runtime.given_session")
     spark_session = LazyModule("odf_engine.spark.runtime.session")
     manifest_translation = LazyModule("odf_engine.sql.manifest_translation")

@@ -56,7 +56,7 @@ from odf_engine.metadata.model import (
 from odf_engine.rows.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.executor_slices import ExecutorWriter
+from odf_engine.spark.executors.slice_writer import ExecutorWriter
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (
     OriginTracker,

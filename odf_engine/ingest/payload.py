@@ -82,7 +82,7 @@ from odf_engine.metadata.object_links import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.executor_slices import ExecutorWriter
+from odf_engine.spark.executors.slice_writer import ExecutorWriter
 from odf_engine.spark.sql_types import arrow_schema, replace_values
 from odf_engine.spark.text_files import RecordLines
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from odf_engine.base.html_text import fields_html
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
-from odf_engine.on_demand import executor_downloads, workspaces
+from odf_engine.on_demand import slice_downloads, workspaces
 
 if TYPE_CHECKING:
     from odf_engine.mirror.signed_download import SignedDownload
@@ -83,7 +83,7 @@ class JobContext:
 
     def _run_downloads(self, downloads: Sequence[SignedDownload], reporter: Reporter) -> None:
         """Run downloads on the executors of Spark."""
-        executor_downloads.run_downloads(self.session(reporter), downloads, reporter)
+        slice_downloads.run_downloads(self.session(reporter), downloads, reporter)
 
     def session(self, reporter: Reporter) -> SparkSession:
         """Return a new Spark session; Spark is started if it does not run.

@@ -158,7 +158,7 @@ def test_changed_url_is_fetched_again_but_changed_query_is_not(pulled: Pulled) -
 
 def test_an_update_during_a_pull_stops_the_pull(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the old definition made of the rows is not committed after the new one."""
-    from odf_engine.spark.executor_slices import ExecutorWriter
+    from odf_engine.spark.executors.slice_writer import ExecutorWriter
 
     pulled.write("a.csv", "1,a\n")
     pulled.add(ROWS % "a.csv")

@@ -35,7 +35,7 @@ from odf_engine.errors import OdfError
 from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.spark.executor_downloads import run_downloads
+from odf_engine.spark.executors.slice_downloads import run_downloads
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import COLUMNS, make_csv
@@ -378,11 +378,11 @@ def _executors(runtime: SparkRuntime) -> list[Any]:
 
 def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
     """Does jobs, one after the other, with a Spark of its own."""
-    from odf_engine.spark import executor_slices
+    from odf_engine.spark.executors import slice_writer
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.spark.runtime.spark_conf import SparkOptions
 
-    executor_slices.MAX_LOCAL_BYTES = 0  # executors write the few rows of this pipeline
+    slice_writer.MAX_LOCAL_BYTES = 0  # executors write the few rows of this pipeline
     scratch = Path(place.scratch)
     runtime = SparkRuntime(
         SparkOptions(**place.options), scratch / "spark.log", scratch / "cache",

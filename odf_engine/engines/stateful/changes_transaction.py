@@ -42,7 +42,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.executor_slices import write_session_slices
+from odf_engine.spark.executors.slice_writer import write_session_slices
 from odf_engine.spark.plan_rewrite import null_value, run_sql
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable

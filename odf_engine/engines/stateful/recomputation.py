@@ -27,7 +27,7 @@ from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.executor_slices import write_session_slices
+from odf_engine.spark.executors.slice_writer import write_session_slices
 from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     is_session,

@@ -60,7 +60,7 @@ from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.executor_slices import write_session_slices
+from odf_engine.spark.executors.slice_writer import write_session_slices
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import run_sql
 from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms

@@ -10,9 +10,9 @@ from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.parquet.slice_tasks import run_calls
 from odf_engine.errors import Unsupported
 from odf_engine.mirror.signed_download import SignedDownload
-from odf_engine.spark import executor_slices
 from odf_engine.spark.arrow_batches import cancellable
-from odf_engine.spark.executor_slices import CallPoller, has_executors, send_package
+from odf_engine.spark.executors import slice_writer
+from odf_engine.spark.executors.slice_writer import CallPoller, has_executors, send_package
 from odf_engine.spark.runtime.jvm import SparkFailed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run_downloads(session: SparkSession, downloads: Sequence[SignedDownload], re
         Cancelled: the job was cancelled.
     """
     size = sum(download.size for download in downloads)
-    if not has_executors(session) or size < executor_slices.MAX_LOCAL_BYTES:
+    if not has_executors(session) or size < slice_writer.MAX_LOCAL_BYTES:
         return
     context = session.sparkContext
     poller = partial(CallPoller, size=size, calls=len(downloads))
