@@ -23,7 +23,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class SignedDownload:
-    """A download of an object, that an executor of a cluster can run.
+    """A download of an object that an executor of a cluster can run.
 
     Attributes:
         url: the signed URL.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
@@ -24,6 +25,7 @@ from odf_engine.rows.statistics import load_statistics
 from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.root import odf as odf_group
 from tests.slices import stage_slice
 from tests.worker.conftest import run_request
 
@@ -141,3 +143,15 @@ async def test_dataset_jobs_and_pulls_do_not_wait_for_each_other(home, follow):
         await client.cancel(job)
         assert (await home.job(job)).state is JobState.cancelled
     await client.close()
+
+
+def test_executors_of_a_cluster_download_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store").mkdir()
+    home = Workspace.init(tmp_path / "home", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    for master, is_cluster in (("local[2]", False), ("spark://127.0.0.1:7077", True)):
+        run = CliRunner().invoke(odf_group, ["-w", str(home.folder), "config", "set", "spark.master", master])
+        assert run.exit_code == 0, run.output
+        store = JobContext(Home(home.folder)).workspace.store
+        assert store is not None
+        assert (store.run_downloads is not None) is is_cluster
