@@ -69,6 +69,8 @@ def view_files(locations: Sequence[str], folder: Path | None) -> None:
 
         app = FileViewer(ViewerSettings(workspace, ui), table)
         app.run()
+    if app.return_code:
+        sys.exit(app.return_code)
     if app.kept:
         run(workspace, app.kept)
 

@@ -7,15 +7,18 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
+from textual.binding import Binding, BindingType
 from textual.css.stylesheet import Stylesheet
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from odf_engine.errors import OdfError
+from odf_tui.services.terminal_driver import TerminalDriver
 from odf_tui.state import saved_session
 from odf_tui.theming import terminal, themes
 from odf_tui.theming.ascii_fallback import CharacterFallback
@@ -63,6 +66,11 @@ class TerminalApp(App[None], inherit_bindings=False):
         theme_names: the names of the valid themes.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+z", "suspend_process", show=False),
+        Binding("ctrl+l", "repaint", show=False),
+    ]
+
     def __init__(self, workspace: Workspace) -> None:
         super().__init__()
         ScrollBar.renderer = ThinScrollBar
@@ -83,6 +91,10 @@ class TerminalApp(App[None], inherit_bindings=False):
             self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
         self.stylesheet = ThemedStylesheet(variables=self.get_css_variables())
 
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver for terminals."""
+        return TerminalDriver
+
     def _configured_theme(self) -> str:
         """Return the name of the configured theme; for ``auto``, of one that suits the terminal."""
         if self.no_color:
@@ -95,7 +107,8 @@ class TerminalApp(App[None], inherit_bindings=False):
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def on_mount(self) -> None:
-        """Check the user's settings after the first paint."""
+        """Check the user's settings after the first paint. Paint again when a suspension ends."""
+        self.app_resume_signal.subscribe(self, lambda _: self.action_repaint())
         self.call_after_refresh(
             self.run_worker, self._check_settings, thread=True, group="settings", name="settings"
         )
@@ -151,6 +164,10 @@ class TerminalApp(App[None], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters that adapt colours and characters to the terminal."""
         return [entry for entry in self._filters if entry.enabled]
+
+    def action_repaint(self) -> None:
+        """Paint the screen again, after another program has written to the terminal."""
+        self._display(self.screen, self.screen._compositor.render_update(full=True))
 
     def copy(self, text: str) -> str:
         """Copy a text to the clipboard. Returns a description of the method used."""

@@ -1,0 +1,168 @@
+"""The program in a terminal: whatever arrives, and however it ends, the terminal is restored."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import selectors
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from odf_tui.services.terminal_driver import TerminalDriver
+from tests.waiting import read_until, wait_until
+
+_SCREEN = b"\x1b[?1049h"
+_HANGING = """
+import time
+from odf_tui.services.terminal_driver import TerminalDriver
+from textual.app import App
+class Hanging(App):
+    def on_ready(self): self._driver.write("it hangs"); time.sleep(600)
+Hanging(driver_class=TerminalDriver).run()
+"""
+
+
+class Terminal:
+    """A program in a terminal of its own."""
+
+    def __init__(self, *arguments: str, prepare: Callable[[], None] = lambda: None) -> None:
+        self.process, self.file = pty.fork()
+        if not self.process:
+            prepare()
+            path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
+            environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": path}
+            os.execvpe(sys.executable, [sys.executable, *arguments], environment)
+        self.before = termios.tcgetattr(self.file)
+        self.output = b""
+
+    def until(self, pattern: bytes) -> None:
+        """Wait until the output has a text."""
+
+        def search(shown: bytes) -> re.Match[bytes] | None:
+            self.output = shown
+            return re.search(pattern, shown)
+
+        read_until(self.file, search, seconds=60)
+
+    def press(self, data: bytes) -> None:
+        os.write(self.file, data)
+
+    def read_to_end(self) -> None:
+        with suppress(OSError):
+            while part := os.read(self.file, 1 << 16):
+                self.output += part
+
+    def exit_code(self) -> int:
+        """Read the output to its end; return the exit code, or a negative signal number."""
+        self.read_to_end()
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    @property
+    def modes(self) -> set[str]:
+        """The modes of the terminal that the program has set and not reset."""
+        modes: set[str] = set()
+        for mode, end in re.findall(r"\x1b\[\?(\d+)([hl])", self.output.decode(errors="replace")):
+            (modes.add if end == "h" else modes.discard)(mode)
+        return modes - {"7", "25", "2026"}  # wrapping, cursor, synchronized output
+
+
+@pytest.fixture
+def viewer(tmp_path: Path) -> Iterator[Terminal]:
+    (tmp_path / "rows.csv").write_text("city,count\nBern,1\nBasel,2\n")
+    terminal = Terminal("-m", "odf_tui", "view", str(tmp_path / "rows.csv"))
+    terminal.until(b"Basel")
+    yield terminal
+    os.close(terminal.file)
+
+
+def test_bytes_that_are_not_text_do_not_end_the_program(viewer: Terminal) -> None:
+    viewer.press(b"\xe9x\xff\xfe\x80")
+    viewer.press(b"\x1b[97;;1114112u\x1b[99999999999u\x1b[;;;u")
+    viewer.press(b"\x1bP>|XTerm(388)\x1b\\\x1b]11;rgb:ffff/ffff/ffff\x07\x1b[?62;4c")
+    viewer.press(b"\x1b[B")
+    viewer.press(b"q")
+    assert viewer.exit_code() == 0
+    assert b"Traceback" not in viewer.output
+    assert viewer.modes == set()
+    assert termios.tcgetattr(viewer.file) == viewer.before
+
+
+def test_a_suspended_program_leaves_the_terminal_until_it_continues(viewer: Terminal) -> None:
+    viewer.press(b"\x1a")
+    _, status = os.waitpid(viewer.process, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    viewer.until(rb"\x1b\[\?1004l")
+    assert viewer.modes == set()
+    assert termios.tcgetattr(viewer.file) == viewer.before
+    os.kill(viewer.process, signal.SIGCONT)
+    viewer.until(b"Basel")
+    viewer.press(b"\x0c")
+    viewer.until(b"Basel")
+    viewer.press(b"q")
+    assert viewer.exit_code() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_restores_the_terminal(viewer: Terminal, number: signal.Signals) -> None:
+    os.kill(viewer.process, number)
+    assert viewer.exit_code() == 128 + number
+    assert b"Traceback" not in viewer.output
+    assert viewer.modes == set()
+    assert viewer.output.rindex(b"\x1b[?1049l") > viewer.output.rindex(_SCREEN)
+    assert termios.tcgetattr(viewer.file) == viewer.before
+
+
+def test_a_second_signal_ends_a_program_that_does_not_respond() -> None:
+    terminal = Terminal("-c", _HANGING)
+    terminal.until(b"it hangs")
+
+    def end() -> tuple[int, int] | None:
+        os.kill(terminal.process, signal.SIGTERM)
+        ended = os.waitpid(terminal.process, os.WNOHANG)
+        return ended if ended[0] else None
+
+    assert os.waitstatus_to_exitcode(wait_until(end)[1]) == -signal.SIGTERM
+    terminal.read_to_end()
+    assert terminal.modes == set()
+    assert termios.tcgetattr(terminal.file) == terminal.before
+    os.close(terminal.file)
+
+
+def test_a_closed_terminal_ends_the_program_that_ignores_hangups(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("city,count\nBern,1\n")
+    terminal = Terminal(
+        "-m", "odf_tui", "view", str(tmp_path / "rows.csv"),
+        prepare=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) and None,
+    )  # fmt: skip
+    terminal.until(b"Bern")
+    os.close(terminal.file)
+    assert os.waitstatus_to_exitcode(os.waitpid(terminal.process, 0)[1]) != 0
+
+
+def test_keys_that_arrive_with_the_key_that_opens_a_dialog_reach_it(viewer: Terminal) -> None:
+    viewer.press(b"fg")  # the second key is an entry of the dialog
+    viewer.until(b"filtered: city > Bern")
+    viewer.press(b"q")
+    assert viewer.exit_code() == 0
+
+
+def test_a_paste_that_arrives_in_parts_is_read_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_tui.services.terminal_driver._READ_BYTES", 2048)
+    driver = TerminalDriver.__new__(TerminalDriver)
+    driver.fileno, sender = os.pipe()
+    with selectors.SelectSelector() as selector:
+        selector.register(driver.fileno, selectors.EVENT_READ)
+        os.write(sender, b"x" * 10_000)
+        assert driver._read(selector) == b"x" * 10_000
+        os.write(sender, b"x" * 10)
+        assert driver._read(selector) == b"x" * 10
+        os.close(sender)
+        assert driver._read(selector) == b""
+    os.close(driver.fileno)
