@@ -43,6 +43,7 @@ LIST_MOVES: Final = {
     "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
     "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",
 }  # fmt: skip
+_TEXTUAL_ACTIONS: Final = {binding.action for binding in Screen.BINDINGS if isinstance(binding, Binding)}
 _MOVES: Final = "move with j k, g G, arrows, page keys"
 
 
@@ -67,7 +68,7 @@ class OverlayScreen(Screen[Result]):
         titles: dict[str, str] = {}
         for key, bindings in self._bindings.key_to_bindings.items():
             for binding in bindings:
-                if binding.description:
+                if binding.description and binding.action not in _TEXTUAL_ACTIONS:
                     keys_by_action.setdefault(binding.action, []).append(key)
                     titles[binding.action] = binding.description
         return [

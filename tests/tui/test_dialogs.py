@@ -125,6 +125,7 @@ async def test_a_dialog_lists_and_runs_its_keys() -> None:
         dialog = app.screen
         await pilot.press("question_mark")
         await until(pilot, lambda: "copy the complete text" in app.text())
+        assert "Focus Next" not in app.text(), "a key of Textual"
         await pilot.press("escape")  # closes the list alone
         await until(pilot, lambda: app.screen is dialog)
         await pilot.pause()

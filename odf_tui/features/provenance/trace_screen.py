@@ -304,10 +304,6 @@ class TraceScreen(OverlayScreen[Target]):
         """Show a message until the cursor moves."""
         self.show_keys(printable(text))
 
-    def key_list(self) -> list[Choice]:
-        """Return the keys of this screen without the common ones."""
-        return [choice for choice in super().key_list() if "." not in choice.id]
-
     def on_line_view_opened(self) -> None:
         """Handle a double click."""
         self.action_enter()
