@@ -116,10 +116,10 @@ def encode_layout(layout: SavedLayout) -> bytes:
 
 
 def save_layout(folder: Path, content: bytes) -> None:
-    """Replace the saved layout atomically. A failure to write is ignored."""
+    """Replace the saved layout atomically. A failure to write, or a deleted workspace, is ignored."""
     path = layout_path(folder)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".ui-")
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -250,3 +250,8 @@ def test_a_later_theme_setting_overrides_the_chosen_theme() -> None:
     assert saved_session.effective_theme(chosen, "auto") == "paper"
     assert saved_session.effective_theme(chosen, "ember") == "ember"
     assert saved_session.effective_theme(SavedLayout(), "auto") == "auto"
+
+
+def test_a_deleted_workspace_is_not_created_again(tmp_path: Path) -> None:
+    saved_session.save_layout(tmp_path / "deleted", saved_session.encode_layout(SavedLayout()))
+    assert not list(tmp_path.iterdir())
