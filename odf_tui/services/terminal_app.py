@@ -19,6 +19,7 @@ from textual.theme import Theme
 
 from odf_engine.errors import OdfError
 from odf_tui.services.terminal_driver import TerminalDriver
+from odf_tui.services.terminal_input import BackgroundColour
 from odf_tui.state import saved_session
 from odf_tui.theming import terminal, themes
 from odf_tui.theming.ascii_fallback import CharacterFallback
@@ -87,6 +88,7 @@ class TerminalApp(App[None], inherit_bindings=False):
         if (characters := terminal.supported_characters(workspace.ui.ascii)) != "all":
             self._filters.append(CharacterFallback(characters))
         self._theme_problem = ""
+        self._has_auto_theme = False  # the terminal decides between dark and light
         if not self.use_theme(self._configured_theme()):
             self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
         self.stylesheet = ThemedStylesheet(variables=self.get_css_variables())
@@ -104,6 +106,7 @@ class TerminalApp(App[None], inherit_bindings=False):
         )
         if theme != "auto":
             return theme
+        self._has_auto_theme = not self._few_colours
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def on_mount(self) -> None:
@@ -112,6 +115,13 @@ class TerminalApp(App[None], inherit_bindings=False):
         self.call_after_refresh(
             self.run_worker, self._check_settings, thread=True, group="settings", name="settings"
         )
+        if self._has_auto_theme and terminal.reports_background():
+            self.write("\x1b]11;?\x1b\\")
+
+    def on_background_colour(self, message: BackgroundColour) -> None:
+        """Use the light theme on a light terminal, if neither the user nor a setting has chosen one."""
+        if self._has_auto_theme and message.is_light and self.theme == themes.DEFAULT:
+            self.use_theme(themes.LIGHT)
 
     def _check_settings(self) -> None:
         invalid = themes.problems()

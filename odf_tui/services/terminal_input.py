@@ -44,10 +44,26 @@ _DAMAGED: Final = re.compile(r"\x1b(?:\[\[?[0-?]*[ -/]*|O[0-?]*|\][^\x07\x1b]*|[
 """The start of a sequence, without the following character, which cannot be in it."""
 _REST_OF_REPLY: Final = re.compile(r"\[[<-?]|\]\d|P[0-9>]")
 """The start of a reply whose escape character has arrived before, and was taken for a key."""
+_BACKGROUND: Final = re.compile(
+    r"\x1b\]11;rgba?:([0-9a-f]{2})[0-9a-f]*/([0-9a-f]{2})[0-9a-f]*/([0-9a-f]{2})", re.I
+)
+_LIGHT: Final = 128
 _REPLY_SECONDS: Final = 1.0
 _MAX_SEQUENCE: Final = 1 << 16
 _MIN_PASTE: Final = 64
 """Number of characters in one read that a person does not type."""
+
+
+class BackgroundColour(Message):
+    """The reply of a terminal to the request for its background colour (OSC 11).
+
+    Attributes:
+        is_light: whether dark text suits the colour.
+    """
+
+    def __init__(self, is_light: bool) -> None:
+        super().__init__()
+        self.is_light = is_light
 
 
 class TerminalInput:
@@ -126,6 +142,9 @@ class TerminalInput:
         """Yield the messages of a complete sequence, if it is known."""
         if sequence == BRACKETED_PASTE_START:
             self._paste = []
+        elif (colour := _BACKGROUND.match(sequence)) is not None:
+            red, green, blue = (int(part, 16) for part in colour.groups())
+            yield BackgroundColour(0.299 * red + 0.587 * green + 0.114 * blue >= _LIGHT)
         elif self._is_known(sequence):
             with suppress(ValueError, OverflowError):  # codes that are no characters
                 yield from self._parser.feed(sequence)

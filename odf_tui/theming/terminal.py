@@ -23,6 +23,7 @@ NotifyBy = Literal["both", "bell", "osc9", "none"]
 BELL: Final = "\a"
 _MAX_TEXT: Final = 120
 _TMUX_TIMEOUT: Final = 1.0
+_NO_BACKGROUND: Final = ("linux", "vt", "screen", "ansi", "cons")
 _NO_NOTIFICATIONS: Final = (
     "linux",
     "vt",
@@ -42,6 +43,11 @@ def notification_sequence(text: str, by: NotifyBy, environ: Mapping[str, str] = 
     """
     bell = BELL if by in ("both", "bell") else ""
     return bell + (_osc9_sequence(text, environ) if by in ("both", "osc9") else "")
+
+
+def reports_background(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the terminal can be asked for its background colour. Some would print the request."""
+    return not environ.get("TERM", "").startswith(_NO_BACKGROUND)
 
 
 def _osc9_sequence(text: str, environ: Mapping[str, str]) -> str:

@@ -29,6 +29,7 @@ COLOURS: Final = (
 )  # fmt: skip
 STYLES: Final = ("cursor", "idle", "bar")
 DEFAULT: Final = "tide"
+LIGHT: Final = "paper"
 FEW_COLOURS: Final = "sixteen"
 _EXTRA_COLOURS: Final = COLOURS[2:4] + COLOURS[9:]  # variables that Textual lacks
 _STYLE_WORDS: Final = frozenset({"none", "bold", "italic", "underline", "reverse"})

@@ -109,6 +109,15 @@ def test_a_suspended_program_leaves_the_terminal_until_it_continues(viewer: Term
     assert viewer.exit_code() == 0
 
 
+def test_a_light_terminal_gets_the_light_theme(viewer: Terminal) -> None:
+    assert b"\x1b]11;?" in viewer.output
+    viewer.press(b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\")
+    viewer.until(rb"Basel")
+    viewer.press(b"q")
+    assert viewer.exit_code() == 0
+    assert b"48;5;255m" in viewer.output or b"48;2;247;244;236m" in viewer.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_restores_the_terminal(viewer: Terminal, number: signal.Signals) -> None:
     os.kill(viewer.process, number)

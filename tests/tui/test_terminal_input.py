@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from odf_tui.services.terminal_input import TerminalInput
+from odf_tui.services.terminal_input import BackgroundColour, TerminalInput
 
 REPLIES = [
     "\x1bP>|tmux 3.3a\x1b\\",  # XTVERSION
@@ -60,6 +60,16 @@ def test_replies_of_the_terminal_are_not_keys(reply: str) -> None:
 @pytest.mark.parametrize("reply", ["\x1b[?62;1;4;6c", "\x1b]11;rgb:0/0/0\x07", "\x1bP>|tmux 3.3a\x1b\\"])
 def test_the_rest_of_a_reply_after_its_escape_character_is_not_a_key(reply: str) -> None:
     assert keys(read([reply[:1], reply[1:]], pause=0.5)) == ["escape"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_light"),
+    [("rgb:0000/0000/0000", False), ("rgb:ffff/ffff/ffff", True), ("rgba:f7f7/f4f4/ecec/ffff", True)],
+)
+def test_the_background_colour_is_read(reply: str, is_light: bool) -> None:
+    (message,) = read([f"\x1b]11;{reply}\x07"])
+    assert isinstance(message, BackgroundColour)
+    assert message.is_light is is_light
 
 
 def test_an_incomplete_sequence_is_dropped_after_a_second() -> None:
