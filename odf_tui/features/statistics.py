@@ -396,14 +396,15 @@ class StatisticsScreen(Dialog[None]):
         view.scroll_to(0, 0, animate=False)
 
     def _show_status(self, text: str, style: str) -> None:
-        view = self.query_one("#counting", StaticLines)
         lines = [[(f" {printable(text)}", style)]]
-        if lines != view.lines:
-            view.lines = lines
-            view.refresh()
+        for view in self.query("#counting").results(StaticLines):  # none if the screen was closed meanwhile
+            if lines != view.lines:
+                view.lines = lines
+                view.refresh()
 
     def _show_keys(self, text: str = _KEYS) -> None:
-        self.query_one(".dialog").border_subtitle = Content(text)
+        for box in self.query(".dialog"):
+            box.border_subtitle = Content(text)
 
     def _poll_job(self) -> None:
         job = self._book.jobs.get(self._job)

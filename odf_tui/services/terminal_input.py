@@ -172,7 +172,7 @@ class TerminalInput:
         if len(text) >= _MIN_PASTE and len(set(text)) > 2:  # not a key that is held down
             yield events.Paste(_with_newlines(text))
             return
-        printable = "".join(char for char in text if not "\x80" <= char < "\xa0")
+        printable = "".join(char for char in text if not 0x80 <= ord(char) < 0xA0)
         if printable:
             yield from self._parser.feed(printable)
 
