@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +28,7 @@ from odf_engine.worker.protocol import Failure, Job, JobState, Progress, Request
 from odf_tui.features.export import ExportController, ExportDialog, ExportOptions
 from odf_tui.features.statistics import (
     StatisticsController,
+    StatisticsScreen,
     distribution_sparkline,
     format_distinct,
     format_distinct_short,
@@ -35,12 +38,14 @@ from odf_tui.features.statistics import (
 from odf_tui.features.time_travel.controller import TimeTravelController
 from odf_tui.panes.data.view import QUERY, STATE, DataPane, TableView
 from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import Health
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.data_screen import rows_shown, set_primary_key, write_rows
 from tests.tui.haven import AIR
 from tests.tui.scripted_worker import Scenario
+from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -419,3 +424,18 @@ async def test_keys_show_statistics_latest_state_and_export(source: Scenario) ->
         assert drive.app.screen is drive.bench
         await ends(drive, job, result={"rows": 1, "size": 9, "path": "/srv/haven/ada/air-readings.csv"})
         await drive.until(lambda: "1 row" in drive.hint() and "air-readings.csv" in drive.hint())
+
+
+async def test_statistics_can_be_closed_while_they_are_read() -> None:
+    closed = asyncio.Event()
+
+    async def read() -> TableDescription:
+        await asyncio.shield(asyncio.ensure_future(closed.wait()))
+        raise OdfError("the file was removed")
+
+    screen = StatisticsScreen("rows", "2 rows", read, Mock(), Mock(), JobBook(), Mock())
+    async with shown(screen) as (app, pilot):
+        await screen.query("*").remove()  # as while the screen closes
+        closed.set()
+        await pilot.pause()
+        await until(pilot, lambda: not list(app.workers))
