@@ -88,13 +88,15 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # such as by nohup
+                # Wakes the event loop also if another thread receives the signal.
+                self._loop.add_signal_handler(number, lambda: None)
                 signal.signal(number, self._end_by_signal)
 
     def close(self) -> None:
         """Release the terminal."""
         for number in _ENDING:
-            if signal.getsignal(number) == self._end_by_signal:
-                signal.signal(number, signal.SIG_DFL)
+            with suppress(RuntimeError, ValueError):
+                self._loop.remove_signal_handler(number)
         super().close()
 
     def run_input_thread(self) -> None:
@@ -137,10 +139,13 @@ class TerminalDriver(LinuxDriver):
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
         """Run a coroutine in the application; return None if it has ended, or is busy for too long."""
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_BUSY_SECONDS)
-        except (RuntimeError, TimeoutError, CancelledError):
-            return None
+        end = time.monotonic() + _BUSY_SECONDS
+        with suppress(RuntimeError, CancelledError):
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            while time.monotonic() < end and not self.exit_event.is_set():
+                with suppress(TimeoutError):
+                    return future.result(_WAITING_SECONDS)
+        return None
 
     async def _focused_nodes(self) -> list[MessagePump]:
         """Return the application and the widgets that get a key, from the focused one to its screen."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import selectors
 import signal
 import sys
@@ -41,6 +42,7 @@ class Terminal:
             os.execvpe(sys.executable, [sys.executable, *arguments], environment)
         self.before = termios.tcgetattr(self.file)
         self.output = b""
+        self.has_ended = False
 
     def until(self, pattern: bytes) -> None:
         """Wait until the output has a text."""
@@ -56,13 +58,19 @@ class Terminal:
 
     def read_to_end(self) -> None:
         with suppress(OSError):
-            while part := os.read(self.file, 1 << 16):
+            while select.select([self.file], [], [], 60)[0] and (part := os.read(self.file, 1 << 16)):
                 self.output += part
 
     def exit_code(self) -> int:
         """Read the output to its end; return the exit code, or a negative signal number."""
         self.read_to_end()
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        return os.waitstatus_to_exitcode(wait_until(self.ended)[1])
+
+    def ended(self) -> tuple[int, int] | None:
+        """Return the process and its status, or None while it runs."""
+        status = os.waitpid(self.process, os.WNOHANG)
+        self.has_ended = bool(status[0])
+        return status if self.has_ended else None
 
     @property
     def modes(self) -> set[str]:
@@ -79,6 +87,8 @@ def viewer(tmp_path: Path) -> Iterator[Terminal]:
     terminal = Terminal("-m", "odf_tui", "view", str(tmp_path / "rows.csv"))
     terminal.until(b"Basel")
     yield terminal
+    if not terminal.has_ended:
+        os.kill(terminal.process, signal.SIGKILL)
     os.close(terminal.file)
 
 
@@ -134,8 +144,7 @@ def test_a_second_signal_ends_a_program_that_does_not_respond() -> None:
 
     def end() -> tuple[int, int] | None:
         os.kill(terminal.process, signal.SIGTERM)
-        ended = os.waitpid(terminal.process, os.WNOHANG)
-        return ended if ended[0] else None
+        return terminal.ended()
 
     assert os.waitstatus_to_exitcode(wait_until(end)[1]) == -signal.SIGTERM
     terminal.read_to_end()
@@ -152,7 +161,7 @@ def test_a_closed_terminal_ends_the_program_that_ignores_hangups(tmp_path: Path)
     )  # fmt: skip
     terminal.until(b"Bern")
     os.close(terminal.file)
-    assert os.waitstatus_to_exitcode(os.waitpid(terminal.process, 0)[1]) != 0
+    assert os.waitstatus_to_exitcode(wait_until(terminal.ended)[1]) != 0
 
 
 def test_keys_that_arrive_with_the_key_that_opens_a_dialog_reach_it(viewer: Terminal) -> None:
