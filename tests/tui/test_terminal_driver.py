@@ -36,6 +36,8 @@ class Terminal:
     def __init__(self, *arguments: str, prepare: Callable[[], None] = lambda: None) -> None:
         self.process, self.file = pty.fork()
         if not self.process:
+            for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):  # ignored below nohup, for example
+                signal.signal(number, signal.SIG_DFL)
             prepare()
             path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
             environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": path}
