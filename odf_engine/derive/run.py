@@ -587,7 +587,7 @@ def make_request(
         folder: folder for temporary files; must exist until the engine has finished.
         staged: path of the slice to write.
         system_time: system time of the rows.
-        reporter: receives the bytes of slices that are fetched, and cancels it.
+        reporter: receives the bytes of fetched slices, and can cancel.
     """
     state = transaction.state
     dataset, last = transaction.entry.dataset, state.last_checkpoint

@@ -135,10 +135,11 @@ class DatasetMirror:
         if self._store.run_downloads is not None:
             keys = [self._key(kind, name) for name in missing]
             urls = self._store.client.sign(keys, VALIDITY)
-            with reporter.nested_phase("fetch"), translate_os_errors(folder):
-                folder.mkdir(exist_ok=True)
-                downloads = map(SignedDownload, urls or (), map(folder.joinpath, missing), missing.values())
-                self._store.run_downloads(list(downloads), reporter)
+            if urls is not None:  # otherwise Spark would be started for nothing
+                with reporter.nested_phase("fetch"), translate_os_errors(folder):
+                    folder.mkdir(exist_ok=True)
+                    downloads = map(SignedDownload, urls, map(folder.joinpath, missing), missing.values())
+                    self._store.run_downloads(list(downloads), reporter)
             missing = _missing(folder, sizes)
         received, total, lock = 0, sum(missing.values()), threading.Lock()
 

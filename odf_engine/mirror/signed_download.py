@@ -16,7 +16,7 @@ from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.storage.object_store import STAGING_PREFIX
 
 VALIDITY: Final = timedelta(hours=6)
-"""Time for which the URLs can be used."""
+"""Lifetime of the URLs."""
 _TIMEOUT_SECONDS: Final = 60.0
 _PIECE_BYTES: Final = 1 << 20
 

@@ -137,7 +137,7 @@ def is_retraction(op: pa.Array) -> pa.Array:
 
 
 class LiveRowSet:
-    """The offsets of live rows, a bit for each, and the row ranges that contain them.
+    """A bit set of the offsets of live rows, and the row ranges that contain them.
 
     Args:
         rows: the changelog.
@@ -199,7 +199,7 @@ class LiveRowSet:
                 words[word] |= bits
 
     def discard_shared(self, other: LiveRowSet) -> None:
-        """Remove the offsets that are in both sets from both. The sets are of equally many offsets."""
+        """Remove the offsets that are in both sets from both. Both sets must have the same size."""
         end = len(self._words) // 8
         shared = pc.and_(self._bits(0, end), other._bits(0, end))
         for rows in (self, other):

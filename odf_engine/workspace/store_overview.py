@@ -47,7 +47,7 @@ class StoreOverview:
 
         Args:
             entries: all datasets.
-            max_age: use cached lists and heads that are at most so many seconds old.
+            max_age: maximum age in seconds of cached lists and heads.
             is_overview: whether datasets that were never read may remain so.
 
         Returns:
