@@ -191,8 +191,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         rows: number of rows in the file: added, removed or changed.
         file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,
             ``removed`` or ``changed``), then those in ``columns`` under the names given there, null on a
-            side that lacks the row. It is sorted by the key.
+            side that lacks the row, then those in ``offsets``. It is sorted by the key.
         columns: columns of the rows.
+        offsets: names of the columns with the offsets of the older and the newer row. Without a key, they
+            are the newest of equal rows; an offset of the newer version on a removed row is its retraction.
+            None in results of earlier versions.
         by_column: for each column, its number of changed rows; only columns that do.
         schema: columns that were added, removed, or have another type.
         settings: other differences.
@@ -218,6 +221,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[int, int]
     watermarks: tuple[str | None, str | None]
     blocks: int | None
+    offsets: tuple[str, str] | None = None
 
 
 class DiffSides(msgspec.Struct, frozen=True):

@@ -243,6 +243,12 @@ def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:
     return diff_columns
 
 
+def offset_names(columns: Sequence[DiffColumn]) -> tuple[str, str]:
+    """Return the names of the columns with the offsets in a difference file."""
+    taken = {CHANGE_COLUMN, *(name for column in columns for name in (column.old, column.new) if name)}
+    return _unique_name("old_offset", taken), _unique_name("new_offset", taken)
+
+
 def _type_name(data_type: pa.DataType | None) -> str | None:
     return None if data_type is None else str(data_type)
 

@@ -38,6 +38,7 @@ from odf_engine.rows.diff_columns import (
     common_values,
     decode_values,
     encode_values,
+    offset_names,
     result_columns,
 )
 from odf_engine.rows.live_rows import LiveRowSet, is_retraction
@@ -106,7 +107,7 @@ _SIDES: Final = ("old", "new")
 _FILES: Final = 20
 _BYTES: Final = 1 << 30
 _METADATA_KEY: Final = b"odf.difference"
-_VERSION: Final = "2"
+_VERSION: Final = "3"
 
 
 class RowDiff(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -122,6 +123,7 @@ class RowDiff(msgspec.Struct, frozen=True, omit_defaults=True):
     changed: int
     unchanged: int
     by_column: dict[str, int]
+    offsets: tuple[str, str] | None = None
     file: str = ""
 
 
@@ -256,6 +258,7 @@ class _Comparison:
             self._reporter.phase("find candidates")
             unshared = _unshared_rows((old, new), self._reporter)
         outputs = [f"coalesce(old.{key}, new.{key}) AS {key}" for key in self._keys]
+        outputs += ["old.old_offset", "new.new_offset"]
         differ = ["change <> 'changed'"]
         for at, column in enumerate(self._columns):
             if column.key:
@@ -294,8 +297,10 @@ class _Comparison:
         keys = ", ".join(self._keys)
         sql = f"""
             SELECT CASE WHEN weight > 0 THEN 'added' ELSE 'removed' END AS change, {keys},
-                abs(weight)::BIGINT AS times
-            FROM (SELECT {keys}, sum(weight) AS weight FROM rows GROUP BY {keys})
+                old_offset, new_offset, abs(weight)::BIGINT AS times
+            FROM (
+                SELECT {keys}, sum(weight) AS weight, max(old_offset) AS old_offset,
+                    max(new_offset) AS new_offset FROM rows GROUP BY {keys})
             WHERE weight <> 0 ORDER BY {self._order}"""
         for batch in database.query(sql, rows=chain.from_iterable(streams)):
             yield from _repeat_rows(batch)
@@ -314,7 +319,7 @@ class _Comparison:
         offset, operation, _ = rows.system_columns
         names = [column.names[side] for column in self._columns if side in column.names]
         scan = rows.select([*names, offset, operation])
-        yield self._encode(side, pa.RecordBatch.from_pylist([], scan.schema), operation, sign)
+        yield self._encode(side, pa.RecordBatch.from_pylist([], scan.schema), rows, sign)
         if selected is not None:
             scan = scan.rows(selected.ranges())
         self._reporter.phase("read older" if side == "old" else "read newer")
@@ -323,11 +328,15 @@ class _Comparison:
             done += batch.num_rows
             if selected is not None:
                 batch = batch.filter(selected.mask(batch.column(offset)))
-            yield self._encode(side, batch, operation, sign)
+            yield self._encode(side, batch, rows, sign)
             self._reporter.set_amounts(rows=done, total_rows=scan.row_count)
 
-    def _encode(self, side: str, batch: pa.RecordBatch, operation: str, sign: int) -> pa.Table:
-        table: dict[str, Any] = {}
+    def _encode(self, side: str, batch: pa.RecordBatch, rows: Scan, sign: int) -> pa.Table:
+        offset, operation, _ = rows.system_columns
+        offsets = {side: batch.column(offset).cast(pa.int64())}
+        if sign:  # both sides are parts of one table
+            offsets = {name: offsets.get(name, pa.nulls(len(batch), pa.int64())) for name in _SIDES}
+        table: dict[str, Any] = {f"{name}_offset": values for name, values in offsets.items()}
         for at, column in enumerate(self._columns):
             if side not in column.names:
                 continue
@@ -351,7 +360,8 @@ class _Comparison:
             total: number of rows of the older side.
         """
         columns = result_columns(self._columns)
-        fields = dict(self._fields(columns))
+        offsets = offset_names(columns)
+        fields = dict(self._fields(columns, offsets))
         compared = [(at, column) for at, column in enumerate(columns) if column.counts and not column.key]
         schema = pa.schema(list(fields.values()))
         counts, by_column = Counter[str](), Counter[str]()
@@ -368,11 +378,13 @@ class _Comparison:
                 self._reporter.set_amounts(rows=counts.total())
             added, removed, changed = (counts[change] for change in ("added", "removed", "changed"))
             unchanged = max(total - removed - changed, 0)
-            diff = RowDiff(key, columns, added, removed, changed, unchanged, dict(+by_column))
+            diff = RowDiff(key, columns, added, removed, changed, unchanged, dict(+by_column), offsets)
             writer.add_key_value_metadata({_METADATA_KEY: msgspec.json.encode(diff)})
         return diff
 
-    def _fields(self, columns: Sequence[DiffColumn]) -> Iterator[tuple[str, pa.Field]]:
+    def _fields(
+        self, columns: Sequence[DiffColumn], offsets: Sequence[str]
+    ) -> Iterator[tuple[str, pa.Field]]:
         """Yield the columns of the file by their names in the database."""
         yield "change", pa.field(CHANGE_COLUMN, pa.string())
         for at, (column, result) in enumerate(zip(self._columns, columns, strict=True)):
@@ -383,6 +395,8 @@ class _Comparison:
                 yield f"old{at}", pa.field(result.old, column.old_type)
             if result.new is not None:
                 yield f"new{at}", pa.field(result.new, column.new_type)
+        for side, name in zip(_SIDES, offsets, strict=True):
+            yield f"{side}_offset", pa.field(name, pa.int64())
 
 
 def _repeat_rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,8 @@ of the hash. A time specifies the newest block at that time. A reference such as
 specifies an earlier history.
 
 Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
-entire rows are compared, and none are reported as changed.
+entire rows are compared, and none are reported as changed. The offsets of the older and the newer
+row follow each row, such as #12 → #57; odf provenance NAME OFFSET traces one.
 """
 
 from __future__ import annotations
@@ -129,11 +130,12 @@ def _print_difference(difference: Difference, limit: int | None) -> None:
     if rows.row_count:
         print_line([("rows", "strong")])
     for start in range(0, rows.row_count, GROUP_ROWS):
-        texts = diff_text.DiffRowFormatter(
-            difference.columns, bool(difference.key), rows.window(start, GROUP_ROWS)
-        )
+        table = rows.window(start, GROUP_ROWS)
+        texts = diff_text.DiffRowFormatter(difference.columns, bool(difference.key), table)
+        offsets = diff_text.offset_texts(difference, table)
         for at in range(len(texts.changes)):
-            print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
+            spans = texts.spans(at, _WIDEST if terminal else None)
+            print_line([("  ", ""), *spans, (f"  {offsets[at]}", "muted")])
     if rows.row_count < difference.rows:
         more = difference.rows - rows.row_count
         print_note(f"{count_of(more, 'more row')}, use -n, --csv or -o FILE to get them")
@@ -165,7 +167,10 @@ def _write_json(difference: Difference, rows: ResultRows, out: TextIO) -> None:
 
 
 def _records(difference: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
-    """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ."""
+    """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ.
+
+    ``offsets`` has the offsets of the row on each side that has it.
+    """
     for start in range(0, rows.row_count, GROUP_ROWS):
         table = rows.window(start, GROUP_ROWS)
         differ = {name: mask.to_pylist() for name, mask in changed_cells(table, difference.columns).items()}
@@ -181,6 +186,8 @@ def _records(difference: Difference, rows: ResultRows) -> Iterator[dict[str, Any
                 for side, name, without in (("old", column.old, "added"), ("new", column.new, "removed")):
                     if change != without and name is not None:
                         record[side][column.name] = row[name]
+            offsets = zip(("old", "new"), (row[name] for name in difference.offsets or ()), strict=False)
+            record["offsets"] = {side: offset for side, offset in offsets if offset is not None}
             yield record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -26,6 +26,7 @@ from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width
+from odf_tui.text.row_text import read_scalar
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines
@@ -76,6 +77,20 @@ class DiffWindow:
         schema = pa.schema([self.columns.field(column) for column in columns])
         return pa.table([pa.array(cells[column], pa.string()) for column in columns], schema=schema), ()
 
+    def offsets(self, row: int) -> tuple[int | None, int | None]:
+        """Return the offsets of the older and the newer row, or None on a side that lacks it."""
+        if self.difference.offsets is None:
+            raise OdfError("this result has no offsets", hint="d compares the versions again")
+        names = self._rows.columns.names
+        old, new = (read_scalar(self._rows, row, names.index(name)) for name in self.difference.offsets)
+        return None if old is None else old.as_py(), None if new is None else new.as_py()
+
+    def changed_column(self, row: int) -> str:
+        """Return the first column whose value differs, or the first column."""
+        cells = self.formatter(row, 1).cells(0, only_changed=False)
+        differing = next((name for name, _, _, differs in cells if differs), None)
+        return differing or self.difference.columns[0].name
+
     def formatter(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
         """Return rows as texts; ``columns`` are indices of :attr:`shown`, None for all."""
         chosen = self.difference.columns if columns is None else [self.shown[at] for at in columns]
@@ -118,23 +133,27 @@ class DifferenceRows(RowTable):
         return (fitted, "warn") if ARROW in text and self.value(index, 0) == "~ changed" else (fitted, style)
 
 
-_KEYS: Final = "⏎ row · m metadata · B other key · d compare · E export · esc"
+_KEYS: Final = "⏎ row · w trace · m metadata · B key · d compare · E export · esc"
 SpanLines = list[Sequence[Span]]
 
 
 class DifferenceScreen(Dialog[str]):
-    """Shows a difference. Returns ``key``, ``again`` or ``export`` for the next step, or None.
+    """Shows a difference. Returns the next step, or None.
+
+    The step is ``key``, ``again``, ``export``, or ``trace`` with the number of a row.
 
     Args:
         title: title of the dialog.
         window: the rows.
         opened: the loaded rows, or None if there are none.
+        row: the number of the row with the cursor.
         copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
         Binding("enter", "row", "show the row with all values in full", show=False),
+        Binding("w", "trace", "trace the row to the rows and sources that it comes from", show=False),
         Binding("m", "settings", "show other differences: columns, licence, sources, query", show=False),
         Binding("B", "dismiss('key')", "compare by another key", show=False),
         Binding("d", "dismiss('again')", "compare other versions", show=False),
@@ -146,11 +165,16 @@ class DifferenceScreen(Dialog[str]):
     ]
 
     def __init__(
-        self, title: str, window: DiffWindow, opened: LoadedWindow | None, copy: Callable[[str, str], None]
+        self,
+        title: str,
+        window: DiffWindow,
+        opened: LoadedWindow | None,
+        row: int,
+        copy: Callable[[str, str], None],
     ) -> None:
-
         super().__init__()
         self._title, self._window, self._opened, self._copy = title, window, opened, copy
+        self._row = row
         self._rows: DifferenceRows = DifferenceRows()
 
     def compose(self) -> ComposeResult:
@@ -168,6 +192,7 @@ class DifferenceScreen(Dialog[str]):
             self._rows.show_message(*_no_rows(self._window.difference))
         else:
             self._rows.open(self._opened, stay=False)
+            self._rows.go(self._row)
 
     @on(DifferenceRows.Failed)
     def _show_failure(self, message: DifferenceRows.Failed) -> None:
@@ -192,6 +217,11 @@ class DifferenceScreen(Dialog[str]):
         self.app.push_screen(
             TextDialog("Other differences", lines, lambda text: self._copy("other differences", text))
         )
+
+    def action_trace(self) -> None:
+        """Trace the row under the cursor."""
+        if self._opened is not None:
+            self.dismiss(f"trace {self._rows.cursor}")
 
     def action_row(self) -> None:
         """Show the row under the cursor with all values in full."""
@@ -307,14 +337,20 @@ class DatasetDiffController(Controller):
     @dataset_task
     async def show_differences(self, row: DatasetRow) -> None:
         """Show the differences between the selected dataset and a version that the user chooses."""
-        request = await self._choose_comparison(row)
+        await self._compare(row, await self._choose_comparison(row))
+
+    async def _compare(self, row: DatasetRow, request: Diff | None, at: int = 0) -> None:
+        """Show the result of a comparison, with the cursor at a row, until the user is done."""
         while request is not None:
             try:
                 difference = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
             except LeftRunning:
                 self.host.notice(f"{row.name} is being compared: d shows the result when done")
                 return
-            answer = await self._show(row, difference)
+            answer = await self._show(row, difference, at)
+            if answer is not None and answer.startswith("trace "):
+                await self._trace(row, request, difference, int(answer.removeprefix("trace ")))
+                return
             if answer == "key":
                 key = await self._choose_key(difference)
                 request = replace(request, key=key) if key else request
@@ -325,14 +361,29 @@ class DatasetDiffController(Controller):
                     await self._export(row, difference)
                 return
 
-    async def _show(self, row: DatasetRow, difference: Difference) -> str | None:
+    async def _trace(self, row: DatasetRow, request: Diff, difference: Difference, at: int) -> None:
+        """Trace a differing row, of the newer side if that has it. Then show the difference again."""
+
+        def read() -> tuple[tuple[int | None, int | None], str]:
+            window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))
+            return window.offsets(at), window.changed_column(at)
+
+        (old, new), column = await asyncio.to_thread(read)
+        side, offset = (difference.old, old) if new is None else (difference.new, new)
+        assert offset is not None  # each row is on one of the sides
+        tracing: Any = self.host.load("features.provenance.controller.ProvenanceController")
+        tracing.trace_offset(
+            side.dataset, side.name, offset, column, lambda: self.host.start(self._compare(row, request, at))
+        )
+
+    async def _show(self, row: DatasetRow, difference: Difference, at: int) -> str | None:
         """Show a difference. Returns the next step, or None if the screen was closed."""
 
         def load() -> DifferenceScreen:
             window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))
             names = dict.fromkeys((difference.old.name, difference.new.name))
             title = f"Differences: {' and '.join(names)}"
-            return DifferenceScreen(title, window, open_difference(window), self.host.copy_text)
+            return DifferenceScreen(title, window, open_difference(window), at, self.host.copy_text)
 
         return await self.host.ask(await asyncio.to_thread(load))
 

@@ -146,6 +146,14 @@ class DiffRowFormatter:
         return spans
 
 
+def offset_texts(difference: Difference, table: pa.Table) -> list[str]:
+    """Return the offsets of the older and the newer row as texts: ``#12 → #57``, or one of them."""
+    if difference.offsets is None:
+        return [""] * table.num_rows
+    pairs = zip(*(table.column(name).to_pylist() for name in difference.offsets), strict=True)
+    return [ARROW.join(f"#{offset}" for offset in pair if offset is not None) for pair in pairs]
+
+
 def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
     """Truncate long texts before they become Python objects: a value may have megabytes."""
     if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):

@@ -28,8 +28,8 @@ def test_diff_prints_changed_events_and_rows(fresh: Odf, tmp_path: Path) -> None
         "  + kind: SetInfo",
         '  + description: "people \\e[31mby city"',
         "rows",
-        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=3",
-        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=4",
+        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=3  #3",
+        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=4  #4",
     ])  # fmt: skip
     by_city = ("diff", "numbers", "--from", "2", "--to", "2024-06-01", "--key", "city")
     ran = fresh(*by_city, "-n", "0")
@@ -39,7 +39,7 @@ def test_diff_prints_changed_events_and_rows(fresh: Odf, tmp_path: Path) -> None
     assert (told["added"], told["unchanged"], told["new"]["sequence_number"]) == (1, 1, 4)
     assert told["changes"] == [{
         "change": "added", "key": {"city": "Th\x07un"}, "old": {},
-        "new": {"event_time": "2024-05-01T00:00:03Z", "people": 4},
+        "new": {"event_time": "2024-05-01T00:00:03Z", "people": 4}, "offsets": {"new": 4},
     }]  # fmt: skip
     _other_dataset(fresh, workspace, tmp_path)
     _what_is_wrong(fresh)
@@ -91,7 +91,7 @@ def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:
     ran = odf(*args, "--csv", "-n", "1")
     assert list(csv.DictReader(io.StringIO(ran.out))) == [{
         "change": "changed", "people": "3", "old_city": "Th\x07un", "new_city": "Bern",
-        "old_event_time": "2024-05-01T00:00:03Z", "new_event_time": "2024-05-01T00:00:01Z",
+        "old_event_time": "2024-05-01T00:00:03Z", "new_event_time": "2024-05-01T00:00:01Z", "old_offset": "3", "new_offset": "3",
     }]  # fmt: skip
     assert (
         "~  people=3  event_time=2024-05-01 00:00:03Z → 2024-05-01 00:00:01Z  city=Th␇un → Bern"

@@ -256,7 +256,15 @@ def test_diff_by_key_turns_the_old_state_into_the_new(slices: Sequence[Any], at:
         found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter())
         state, after = dict(states[at[0]][1]), states[at[1]][1]
         before = dict(state)
+        changelog = {row["offset"]: row for row in Scan.of_dataset(wanted.new.dataset).to_arrow().to_pylist()}
         for row in pq.read_table(found.file).to_pylist():
+            for side, without in (("old", "added"), ("new", "removed")):
+                offset = row[f"{side}_offset"]
+                assert (offset is None) == (row["change"] == without)
+                if offset is not None:
+                    stored = changelog[offset]
+                    assert (stored["station"], stored["floor"]) == (row["station"], row[f"{side}_floor"])
+                    assert stored["op"] in (A, C_TO)
             station, old, new = (
                 row["station"],
                 (row["old_floor"], row["old_tags"]),
@@ -420,3 +428,5 @@ def test_duplicate_rows_are_counted(workspace: Workspace, append: Append) -> Non
         "addedb": 20_000,
         "removeda": 3,
     }
+    offsets = {(row["change"], row["old_offset"], row["new_offset"]) for row in found_rows(found)}
+    assert offsets == {("added", None, 20_008), ("removed", None, 8)}  # the newest of equal rows

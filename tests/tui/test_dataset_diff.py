@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,7 @@ from odf_tui.features.dataset_diff import (
     open_difference,
 )
 from odf_tui.features.export import ExportOptions
+from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.services.jobs_client import LeftRunning
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
@@ -63,6 +64,8 @@ def found(source: Scenario, tmp_path: Path) -> Difference:
             "station": [f"ph-{at:03}" for at in range(count)],
             "old_note": texts, "new_note": other, "old_pm25": old, "new_pm25": new,
             "new_tags": pa.array([["x"] if change != "removed" else None for change in changes]),
+            "old_offset": [None if change == "added" else at for at, change in enumerate(changes)],
+            "new_offset": [None if change == "removed" else at + 100 for at, change in enumerate(changes)],
         }
     )  # fmt: skip
     path = tmp_path / "difference.parquet"
@@ -86,6 +89,7 @@ def found(source: Scenario, tmp_path: Path) -> Difference:
         schema=[ColumnChange("tags", None, "ARRAY<STRING>"), ColumnChange("pm25", "FLOAT", "DOUBLE")],
         settings=[PlannedChange("SetInfo", ["- description: air", "+ description: \x1b[31mair"])],
         records=(7000, 8200), watermarks=("2024-03-01T00:00:00Z", "2024-03-08T00:00:00Z"), blocks=2,
+        offsets=("old_offset", "new_offset"),
     )  # fmt: skip
 
 
@@ -113,7 +117,7 @@ async def differences_shown(drive: Driven, found: Difference, *, before: int = 0
 def difference_screen(source: Scenario, found: Difference, copied: list[tuple[str, str]]) -> DifferenceScreen:
     """Return the screen over the rows of a difference."""
     window = DiffWindow(found, source.file_rows(AIR, found.file))
-    return DifferenceScreen("x", window, open_difference(window), lambda *text: copied.append(text))
+    return DifferenceScreen("x", window, open_difference(window), 0, lambda *text: copied.append(text))
 
 
 async def test_diff_accepts_a_time_key_block_or_dataset(
@@ -238,8 +242,22 @@ async def test_keys_browse_differences_in_the_workstation(source: Scenario, foun
         await drive.pilot.press("p")
         await differences_shown(drive, found, before=1)
         compare(drive, "rows")
+        # Traces of a changed row and of a removed one; then the difference is shown again.
+        for moves, offset in ((("g", "j", "j", "j"), 103), (("g", "j"), 1)):
+            await drive.press(*moves, "w")
+            await drive.until(lambda: isinstance(drive.app.screen, TraceScreen))
+            trace = cast("TraceScreen", drive.app.screen)
+            assert (trace.session.dataset, trace.session.offset) == (AIR, offset)
+            await drive.settle()
+            before = len(drive.source.link.submitted)
+            await drive.press("escape")
+            await differences_shown(drive, found, before=before)
+            table = cast("DifferenceScreen", drive.app.screen)._rows
+            assert table.cursor == len(moves) - 1
+        await drive.press("escape")
+        before = len(drive.source.link.submitted)
         await drive.press("d")
         await drive.pilot.press("p")
-        await drive.until(lambda: len(drive.source.link.submitted) == 3)
+        await drive.until(lambda: len(drive.source.link.submitted) == before + 1)
         await drive.pilot.press("escape")  # cancels the job
         await drive.until(lambda: drive.source.link.cancelled)

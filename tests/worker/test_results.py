@@ -180,10 +180,10 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
             old=VERSIONS[0], new=VERSIONS[1], key=["n"], added=1, removed=2, changed=3, unchanged=4, rows=6,
             file="/x.parquet", columns=[DiffColumn("n", True, "int64", "int64", "n", "n")],
             by_column={"m": 3}, schema=[ColumnChange("m", None, "INT")], settings=[], records=(7, 8),
-            watermarks=(None, AT), blocks=1,
+            watermarks=(None, AT), blocks=1, offsets=("old_offset", "new_offset"),
         ),
         "old new key added removed changed unchanged rows file columns by_column schema settings records"
-        " watermarks blocks",
+        " watermarks blocks offsets",
     ),
     (ComputeStatistics("x"), StatisticsResult("ports", 7), "name rows"),
     (

@@ -60,7 +60,22 @@ class ProvenanceController(Controller):
             TraceSession(dataset, name, offset, value, self.workspace.rows, is_data_column=is_data_column)
         )
 
-    def _show_trace(self, session: TraceSession) -> None:
+    def trace_offset(
+        self, dataset: str, name: str, offset: int, column: str, closed: Callable[[], None]
+    ) -> None:
+        """Trace a row by its offset.
+
+        Args:
+            dataset: the id of the dataset.
+            name: its name.
+            offset: the offset.
+            column: the column whose value can be traced first.
+            closed: called when the trace is closed, unless a link was followed.
+        """
+        session = TraceSession(dataset, name, offset, column, self.workspace.rows, is_data_column=True)
+        self._show_trace(session, closed)
+
+    def _show_trace(self, session: TraceSession, then: Callable[[], None] = lambda: None) -> None:
         if not self.host.is_front:  # another dialog was opened since
             return
         screen = TraceScreen(
@@ -77,8 +92,11 @@ class ProvenanceController(Controller):
             if target is None:
                 for job in screen.pending_jobs():
                     self.host.start(self.jobs.cancel(job))
+                then()
                 return
-            self.navigator.follow(target, reopen=lambda: self.host.call_later(self._show_trace, session))
+            self.navigator.follow(
+                target, reopen=lambda: self.host.call_later(self._show_trace, session, then)
+            )
             self.host.notice("ctrl+o or backspace returns to the trace")
 
         self.host.open(screen, closed)
