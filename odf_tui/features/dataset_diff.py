@@ -339,18 +339,19 @@ class DatasetDiffController(Controller):
         """Show the differences between the selected dataset and a version that the user chooses."""
         await self._compare(row, await self._choose_comparison(row))
 
-    async def _compare(self, row: DatasetRow, request: Diff | None, at: int = 0) -> None:
-        """Show the result of a comparison, with the cursor at a row, until the user is done."""
+    async def _compare(self, row: DatasetRow, request: Diff | None) -> None:
+        """Show the results of comparisons until the user is done."""
         while request is not None:
             try:
                 difference = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
             except LeftRunning:
                 self.host.notice(f"{row.name} is being compared: d shows the result when done")
                 return
-            answer = await self._show(row, difference, at)
-            if answer is not None and answer.startswith("trace "):
-                await self._trace(row, request, difference, int(answer.removeprefix("trace ")))
-                return
+            answer = await self._show(row, difference)
+            while answer is not None and answer.startswith("trace "):
+                at = int(answer.removeprefix("trace "))
+                back = await self._trace(row, difference, at)
+                answer = await self._show(row, difference, at) if back else None
             if answer == "key":
                 key = await self._choose_key(difference)
                 request = replace(request, key=key) if key else request
@@ -361,8 +362,12 @@ class DatasetDiffController(Controller):
                     await self._export(row, difference)
                 return
 
-    async def _trace(self, row: DatasetRow, request: Diff, difference: Difference, at: int) -> None:
-        """Trace a differing row, of the newer side if that has it. Then show the difference again."""
+    async def _trace(self, row: DatasetRow, difference: Difference, at: int) -> bool:
+        """Trace a differing row, on the newer side if it is there.
+
+        Returns:
+            Whether the user closed the trace, instead of following a link.
+        """
 
         def read() -> tuple[tuple[int | None, int | None], str]:
             window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))
@@ -372,12 +377,14 @@ class DatasetDiffController(Controller):
         side, offset = (difference.old, old) if new is None else (difference.new, new)
         assert offset is not None  # each row is on one of the sides
         tracing: Any = self.host.load("features.provenance.controller.ProvenanceController")
-        tracing.trace_offset(
-            side.dataset, side.name, offset, column, lambda: self.host.start(self._compare(row, request, at))
-        )
+        return await tracing.trace_offset(side.dataset, side.name, offset, column)
 
-    async def _show(self, row: DatasetRow, difference: Difference, at: int) -> str | None:
-        """Show a difference. Returns the next step, or None if the screen was closed."""
+    async def _show(self, row: DatasetRow, difference: Difference, at: int = 0) -> str | None:
+        """Show a difference with the cursor at a row.
+
+        Returns:
+            The next step, or None if the screen was closed.
+        """
 
         def load() -> DifferenceScreen:
             window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))

@@ -60,23 +60,26 @@ class ProvenanceController(Controller):
             TraceSession(dataset, name, offset, value, self.workspace.rows, is_data_column=is_data_column)
         )
 
-    def trace_offset(
-        self, dataset: str, name: str, offset: int, column: str, closed: Callable[[], None]
-    ) -> None:
-        """Trace a row by its offset.
+    async def trace_offset(self, dataset: str, name: str, offset: int, column: str) -> bool:
+        """Trace a row by its offset, and wait until the trace is closed.
 
         Args:
             dataset: the id of the dataset.
             name: its name.
             offset: the offset.
             column: the column whose value can be traced first.
-            closed: called when the trace is closed, unless a link was followed.
+
+        Returns:
+            Whether the user closed the trace, instead of following a link.
         """
         session = TraceSession(dataset, name, offset, column, self.workspace.rows, is_data_column=True)
-        self._show_trace(session, closed)
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._show_trace(session, ended.set_result)
+        return await ended
 
-    def _show_trace(self, session: TraceSession, then: Callable[[], None] = lambda: None) -> None:
+    def _show_trace(self, session: TraceSession, ended: Callable[[bool], None] = lambda _: None) -> None:
         if not self.host.is_front:  # another dialog was opened since
+            ended(False)
             return
         screen = TraceScreen(
             session,
@@ -92,11 +95,10 @@ class ProvenanceController(Controller):
             if target is None:
                 for job in screen.pending_jobs():
                     self.host.start(self.jobs.cancel(job))
-                then()
+                ended(True)
                 return
-            self.navigator.follow(
-                target, reopen=lambda: self.host.call_later(self._show_trace, session, then)
-            )
+            ended(False)
+            self.navigator.follow(target, reopen=lambda: self.host.call_later(self._show_trace, session))
             self.host.notice("ctrl+o or backspace returns to the trace")
 
         self.host.open(screen, closed)
