@@ -55,6 +55,7 @@ from odf_engine.data.waiting import Waiting as Waiting
 from odf_engine.derive.provenance.model import OffsetRange as OffsetRange
 from odf_engine.derive.provenance.model import ProducingTransaction as ProducingTransaction
 from odf_engine.derive.provenance.model import RowSource as RowSource
+from odf_engine.derive.provenance.model import SourcePosition as SourcePosition
 from odf_engine.derive.provenance.model import TracedInput as TracedInput
 from odf_engine.derive.provenance.model import TraceResult as TraceResult
 from odf_engine.derive.provenance.model import TraceStep as TraceStep

@@ -26,7 +26,8 @@ from odf_engine.ingest.polling_source import sample_file
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.preprocess import INPUT, PreprocessContext, PreprocessedRows, preprocess, steps_of
 from odf_engine.ingest.raw_query import FindEngine
-from odf_engine.ingest.read.read_step import ReadOptions, csv_file, first_row, read
+from odf_engine.ingest.read.read_step import ReadOptions, read
+from odf_engine.ingest.read.text_file import csv_file, first_row
 from odf_engine.ingest.result_schema import drop_column, operation_column, result_schema
 from odf_engine.metadata.model import (
     AddPushSource,

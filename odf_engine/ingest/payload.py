@@ -49,9 +49,10 @@ from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessContext, PreprocessedRows, preprocess, runs_in_session
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
-from odf_engine.ingest.read.error_location import excerpts, shorten
+from odf_engine.ingest.read.error_location import excerpts
 from odf_engine.ingest.read.known_header import KnownHeader
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
+from odf_engine.ingest.read.text_file import shorten
 from odf_engine.ingest.result_schema import (
     adopt_declared_types,
     column_attributes,

@@ -32,8 +32,8 @@ from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, requir
 from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.raw_query import FindEngine, find_built_in_engine
-from odf_engine.ingest.read.error_location import TextFile, shorten
-from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, csv_file, first_row, read
+from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
+from odf_engine.ingest.read.text_file import TextFile, csv_file, first_row, shorten
 from odf_engine.ingest.result_schema import column_attributes, data_columns
 from odf_engine.metadata.model import (
     AddPushSource,

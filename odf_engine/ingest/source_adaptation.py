@@ -27,8 +27,8 @@ from odf_engine.ingest.inference.file_sample import FileSample, infer_file, read
 from odf_engine.ingest.new_columns import column_ddl, insert_columns
 from odf_engine.ingest.polling_source import fetched_file
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, is_filter, prepare
-from odf_engine.ingest.read.error_location import shorten
 from odf_engine.ingest.read.known_header import KnownHeader
+from odf_engine.ingest.read.text_file import shorten
 from odf_engine.metadata.model import Csv, DatasetSnapshot, Pipe, PrepStep, SetPollingSource, Url
 from odf_engine.spark.text_files import detect_encoding
 from odf_engine.workspace.dataset_summary import DatasetEntry

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 from odf_engine.base.progress import ForwardingReporter, Reporter
 from odf_engine.errors import OdfError
@@ -39,6 +39,20 @@ class _QuietReporter(ForwardingReporter):
         """Ignore a warning."""
 
 
+class SourceLine(NamedTuple):
+    """A line of a publisher's file.
+
+    Attributes:
+        name: the name of the file.
+        place: the line, such as ``line 7``, or the sheet and row, such as ``Cases row 7``.
+        excerpt: the line with its number, or () if the file is not text.
+    """
+
+    name: str
+    place: str
+    excerpt: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class SourceLines:
     """Finds lines in the file before the filters at the end of the prepare steps.
@@ -67,10 +81,28 @@ class SourceLines:
         except OdfError as error:
             place = error.where or ""
             match = LINE_PLACE.match(place.removeprefix(prepared.name))
-            first = self._first_filter()
-            if match is not None and place.startswith(prepared.name) and first < len(self.steps):
-                self._relocate(error, first, int(match[1]), place.removeprefix(prepared.name)[match.end() :])
+            if match is not None and place.startswith(prepared.name):
+                self._relocate(error, int(match[1]), place.removeprefix(prepared.name)[match.end() :])
             raise
+
+    def _relocate(self, error: OdfError, line: int, rest: str) -> None:
+        source = self.locate(line)
+        if source is None or not source.place:
+            return
+        error.where = f"{source.name}: {source.place}{rest}"
+        if _LINE.fullmatch(source.place):
+            error.excerpt = source.excerpt
+        else:
+            row = source.place.rpartition(" ")[2]
+            error.excerpt = tuple(_NUMBER.sub(row, text) for text in error.excerpt)
+
+    def prepare(self) -> PreparedFile:
+        """Run the steps on the fetched file.
+
+        Raises:
+            OdfError: a step failed.
+        """
+        return prepare(self.steps, self.fetched, self.root, self.folder, self.reporter, self.limits)
 
     def _first_filter(self) -> int:
         """Return the index of the first of the filters at the end that can locate lines."""
@@ -79,7 +111,16 @@ class SourceLines:
             first -= 1
         return first
 
-    def _relocate(self, error: OdfError, first: int, line: int, rest: str) -> None:
+    def locate(self, line: int) -> SourceLine | None:
+        """Return the place of a line of the prepared file before the filters.
+
+        Returns:
+            The place, which is "" for a line of the header, or None if the last step is not a filter that
+            can locate lines.
+        """
+        first = self._first_filter()
+        if first == len(self.steps):
+            return None
         reporter = _QuietReporter(self.reporter)
         filters = [step for step in self.steps[first:] if isinstance(step, Pipe)]
         with TemporaryDirectory(dir=self.folder) as folder:
@@ -97,15 +138,11 @@ class SourceLines:
                 command, answer = [*step.command, "--locate", match[1]], job / "place"
                 run_pipe(Pipe(command), source, self.root, answer, reporter, self.limits)
                 place = answer.read_text(encoding="utf-8").strip()
-            if not place:
-                return  # a line of the header
-            error.where = f"{file.name}: {place}{rest}"
+            excerpt: tuple[str, ...] = ()
             if match := _LINE.fullmatch(place):
                 codec = detect_encoding(file.path, None) or "utf-8"
-                error.excerpt = line_excerpt(file.path, int(match[1]), codec)
-            else:
-                row = place.rpartition(" ")[2]
-                error.excerpt = tuple(_NUMBER.sub(row, text) for text in error.excerpt)
+                excerpt = line_excerpt(file.path, int(match[1]), codec)
+            return SourceLine(file.name, place, excerpt)
 
 
 def _is_locating(step: PrepStep) -> bool:

@@ -12,7 +12,7 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block
 from odf_engine.data.ddl import type_ddl
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import OdfError, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
@@ -222,6 +222,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: tuple[str | None, str | None]
     blocks: int | None
     offsets: tuple[str, str] | None = None
+
+    def traceable_row(self, old: int | None, new: int | None) -> tuple[PinnedVersion, int]:
+        """Return the version and the offset whose trace explains a row of the difference.
+
+        Args:
+            old: the offset of the older row, or None if only the newer side has the row.
+            new: likewise for the newer side.
+
+        Raises:
+            Unsupported: the row is in a branch or an earlier history, whose offsets the head does not have.
+        """
+        side, offset = (self.old, old) if new is None else (self.new, new)
+        assert offset is not None  # each row is on one of the sides
+        if not side.in_chain:
+            raise Unsupported(
+                "rows of a branch or an earlier history cannot be traced",
+                hint=f"promote the branch to trace its rows: odf branch {side.name} --promote BRANCH",
+            )
+        return side, offset
 
 
 class DiffSides(msgspec.Struct, frozen=True):

@@ -11,6 +11,9 @@ specifies an earlier history.
 Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
 entire rows are compared, and none are reported as changed. The offsets of the older and the newer
 row follow each row, such as #12 → #57; odf provenance NAME OFFSET traces one.
+
+--why prints below each row the input rows that it comes from, and their lines in the files of the
+publisher. It traces the first 10 rows, or as many as -n says.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -31,24 +35,32 @@ from odf_engine.api import (
     HEAD,
     Diff,
     Difference,
+    JobState,
+    Request,
     ResultRows,
+    Trace,
+    TraceResult,
     changed_cells,
     escape_json,
 )
 from odf_engine.api.dataset import Dataset
 from odf_engine.api.rows import Rows
-from odf_engine.api.text import count_of
+from odf_engine.api.text import count_of, printable
 from odf_engine.api.workspace import Workspace
-from odf_tui.cli.shared.job_progress import run_request
+from odf_engine.errors import UsageError
+from odf_tui.cli.provenance import read_rows
+from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures, run_request
 from odf_tui.cli.shared.options import DATASET, FILE, define_command
 from odf_tui.cli.shared.output import console, data_stream, file_format, json_records, print_note, row_form
 from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.text import diff_text
+from odf_tui.text.row_trace import cause_lines
 
 ORDER = 190
 MEANINGS = "compare changes"
 
 _ON_TERMINAL: Final = 100
+_MAX_TRACED: Final = 10
 _WIDEST: Final = 48
 _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
 
@@ -66,6 +78,7 @@ _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bo
     metavar="ROWS",
     help="Maximum number of rows. Default: all; on a terminal, 100.",
 )
+@click.option("--why", is_flag=True, help="Trace the rows that differ to their inputs and source files.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows that differ as CSV to stdout.")
 @click.option(
     "-o", "--output", type=FILE, help="Write the rows that differ to a .csv, .json, .ndjson or .parquet file."
@@ -77,21 +90,29 @@ def command(
     limit: int | None,
     as_csv: bool,
     output: Path | None,
+    why: bool,
     **versions: str | None,
 ) -> None:
     form = row_form(as_csv, output)
+    if why and (output is not None or form == "csv"):
+        raise UsageError("--why needs a text or --json", hint="omit --csv and --output")
     workspace = open_workspace()
     dataset = workspace.resolve(name)
     request = _make_request(workspace, dataset, other, versions["since"], versions["until"])
     difference = run_request(workspace, replace(request, key=list(key)), dataset.name)
+    causes: Sequence[TraceResult] = ()
+    if why:
+        limit = _MAX_TRACED if limit is None else limit
+        causes = _trace_rows(workspace, difference, _FirstRows(difference, limit))
     if output is not None:
         _write_file(difference, output)
     elif form == "csv":
         _write_csv(_FirstRows(difference, limit), data_stream())
     elif form == "json":
-        _write_json(difference, _FirstRows(difference, limit), sys.stdout)
+        _write_json(difference, _FirstRows(difference, limit), causes, sys.stdout)
     else:
-        _print_difference(difference, limit)
+        read = partial(read_rows, workspace)
+        _print_difference(difference, limit, [list(cause_lines(step, read)) for step in causes])
 
 
 def _make_request(
@@ -118,7 +139,22 @@ class _FirstRows(ResultRows):
         return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
 
 
-def _print_difference(difference: Difference, limit: int | None) -> None:
+def _trace_rows(workspace: Workspace, difference: Difference, rows: ResultRows) -> list[TraceResult]:
+    """Return the traces of rows, or print why one fails and exit."""
+    requests: list[tuple[Request, str]] = []
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        for old, new in diff_text.row_offsets(difference, rows.window(start, GROUP_ROWS)):
+            side, offset = difference.traceable_row(old, new)
+            requests.append((Trace(side.dataset, [(offset, offset)]), side.name))
+    jobs = follow(workspace, requests) if requests else []
+    results = [job.result_of(Trace) for job in jobs if job.state is JobState.done]
+    print_failures(jobs)
+    if len(results) < len(jobs):
+        sys.exit(exit_code(jobs))
+    return [result for result in results if result is not None]
+
+
+def _print_difference(difference: Difference, limit: int | None, causes: Sequence[Sequence[str]]) -> None:
     terminal = sys.stdout.isatty()
     rows = _FirstRows(difference, _ON_TERMINAL if limit is None and terminal else limit)
     print_line = _line_printer(terminal)
@@ -136,6 +172,8 @@ def _print_difference(difference: Difference, limit: int | None) -> None:
         for at in range(len(texts.changes)):
             spans = texts.spans(at, _WIDEST if terminal else None)
             print_line([("  ", ""), *spans, (f"  {offsets[at]}", "muted")])
+            for text in causes[start + at] if causes else ():
+                print_line([(f"     {printable(text)}", "muted")])
     if rows.row_count < difference.rows:
         more = difference.rows - rows.row_count
         print_note(f"{count_of(more, 'more row')}, use -n, --csv or -o FILE to get them")
@@ -154,12 +192,14 @@ def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]
     return print_line
 
 
-def _write_json(difference: Difference, rows: ResultRows, out: TextIO) -> None:
+def _write_json(difference: Difference, rows: ResultRows, causes: Sequence[TraceResult], out: TextIO) -> None:
     """Write a :class:`Difference` and its ``changes`` as JSON; only a few changes are in memory at a time."""
     head = msgspec.json.format(msgspec.json.encode(difference), indent=2).decode()
     out.write(escape_json(head.removesuffix("\n}")) + ',\n  "changes": [')
     before = "\n    "
-    for record in _records(difference, rows):
+    for at, record in enumerate(_records(difference, rows)):
+        if causes:
+            record["why"] = msgspec.to_builtins(causes[at])
         text = json.dumps(record, ensure_ascii=False, indent=2)
         out.write(before + escape_json(text).replace("\n", "\n    "))
         before = ",\n    "

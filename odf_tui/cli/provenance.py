@@ -5,6 +5,9 @@ rows, the query, and the sources of the input rows. If the input rows cannot be 
 it shows all rows that may have contributed, and the reason. A retraction or correction is shown with
 the earlier row that it refers to.
 
+For rows from local CSV and NDJSON files that did not change since, the trace shows the lines of the
+publisher's file with the same values, also before filters. --open opens the file there.
+
 With --check, exits with 3 if a check fails.
 """
 
@@ -14,20 +17,23 @@ import re
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from odf_engine.api import OffsetRange, Trace, TraceResult, TraceStep
-from odf_engine.api.text import printable
+from odf_engine.api.text import count_of, printable
 from odf_engine.api.workspace import Workspace
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.cli.shared.job_progress import run_request
 from odf_tui.cli.shared.options import DATASET, define_command, options_of
 from odf_tui.cli.shared.output import console, json_records, print_note, show
 from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.text.format import NULL
 from odf_tui.text.graphviz import trace_to_dot
-from odf_tui.text.row_trace import OutlineNode, row_text, trace_outline
+from odf_tui.text.row_trace import OutlineNode, row_text, source_positions, trace_outline
+from odf_tui.theming.terminal import find_editor, run_editor
 
 ORDER = 180
 MEANINGS = "trace origin why blame"
@@ -47,27 +53,45 @@ _MAX_ROWS: Final = 3
 @click.option(
     "--check", is_flag=True, help="Check the trace: replay the query with only these rows, and without them."
 )
+@click.option("--open", "opens", is_flag=True, help="Open the source file of the newest row in the editor.")
 @click.option("--dot", is_flag=True, help="Print a Graphviz document.")
-def command(name: str, rows: str, column: str | None, depth: int | None, check: bool, dot: bool) -> None:
+def command(
+    name: str, rows: str, column: str | None, depth: int | None, check: bool, opens: bool, dot: bool
+) -> None:
     if dot and options_of().json:
         raise UsageError("--json and --dot exclude each other", hint="use only one of them")
     workspace = open_workspace()
     dataset = workspace.resolve(name)
     request = Trace(dataset.id, [_parse_offsets(rows)], column, depth, check)
     result = run_request(workspace, request, dataset.name)
-    show(result, lambda: _print_result(result, dot))
+    show(result, lambda: _print_result(result, dot, column))
+    if opens:
+        _open_source(result)
     if any(line.startswith("no: ") for line in result.checked or ()):
         sys.exit(3)
 
 
-def _print_result(result: TraceResult, dot: bool) -> None:
+def _print_result(result: TraceResult, dot: bool, column: str | None) -> None:
     checked = result.checked or []
     if dot:
         sys.stdout.write(trace_to_dot(result))
         for line in checked:
             print_note(line)
     else:
-        print_trace(open_workspace(), result, checked)
+        print_trace(open_workspace(), result, checked, column)
+
+
+def _open_source(result: TraceResult) -> None:
+    """Open the file with the newest traced row in the user's editor.
+
+    Raises:
+        OdfError: no position in a file is known, or the editor fails.
+    """
+    position = next(source_positions(result), None)
+    if position is None:
+        raise NotFound("no source file with these rows is known", hint="the trace shows the reasons")
+    path = Path(position.file)
+    run_editor(find_editor(), path, position.line or None, path.parent)
 
 
 def _parse_offsets(text: str) -> OffsetRange:
@@ -82,14 +106,19 @@ def _parse_offsets(text: str) -> OffsetRange:
     return first, int(match[2] or first)
 
 
-def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = ()) -> None:
+def print_trace(
+    workspace: Workspace, step: TraceStep, checked: Sequence[str] = (), column: str | None = None
+) -> None:
     """Print a trace: as a tree on a terminal, indented when piped.
 
     Args:
         workspace: the workspace that contains the rows.
+        step: the trace.
         checked: results of replaying the query with the traced rows only, and without them.
+        column: the traced column, or None for entire rows.
     """
-    outline = trace_outline(step, checked, partial(_read_rows, workspace))
+    columns = [] if column is None else [column]
+    outline = trace_outline(step, checked, partial(read_rows, workspace), columns)
     if not sys.stdout.isatty():
         for line in outline.indented_lines():
             sys.stdout.write(printable(line) + "\n")
@@ -109,27 +138,42 @@ def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = 
     console().print(branch(outline))
 
 
-def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
-    """Return the first rows of a step as lines, with these columns or all; none if the dataset is missing."""
+def read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
+    """Return the newest rows of a step as lines, or nothing for a missing dataset.
+
+    Args:
+        workspace: the workspace of the dataset.
+        step: the step.
+        columns: the columns to show beside the key, even if they are null. Rows without a key, or without
+            these columns, are shown with all values that are not null.
+    """
+    wanted = {name.casefold() for name in columns}
     try:
         dataset = workspace.resolve(step.dataset)
         rows, vocabulary = dataset.scan(), dataset.state.vocabulary
         system = vocabulary.offset_column, vocabulary.operation_type_column, vocabulary.system_time_column
-        known = [name for name in columns if name in rows.columns]
-        names = known or [name for name in rows.columns if name not in system]
-        names = [system[0], *(name for name in names if name != system[0])]
+        names = [name for name in rows.columns if name not in system]
+        key = [name for name in workspace.primary_key(dataset.id) if name in names] if wanted else []
+        if key and (chosen := [name for name in names if name.casefold() in wanted]):
+            names = [*key, *(name for name in chosen if name not in key)]
+        names = [system[0], *names]
         records: list[dict[str, Any]] = []
-        for first, last in step.runs[:_MAX_ROWS]:
-            part = dataset.scan(names, offsets=(first, min(last, first + _MAX_ROWS - 1) + 1))
-            records += json_records(part.to_arrow())
+        for first, last in reversed(step.runs[-_MAX_ROWS:]):
+            part = dataset.scan(names, offsets=(max(first, last - _MAX_ROWS + 1), last + 1))
+            records += reversed(json_records(part.to_arrow()))
         records = records[:_MAX_ROWS]
     except OdfError:
         return []  # the trace reports the problem
     lines = [
         row_text(
             row[system[0]],
-            {name: str(value) for name, value in row.items() if name != system[0] and value is not None},
+            {
+                name: NULL if value is None else str(value)
+                for name, value in row.items()
+                if name != system[0] and (value is not None or name.casefold() in wanted)
+            },
         )
         for row in records
     ]
-    return [*lines, "…"] if step.rows > len(records) > 0 else lines
+    more = step.rows - len(records)
+    return [*lines, f"and {count_of(more, 'older row')}"] if lines and more else lines

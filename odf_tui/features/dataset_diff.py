@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export, pa
+from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export, PinnedVersion, pa
 from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
@@ -85,11 +85,12 @@ class DiffWindow:
         old, new = (read_scalar(self._rows, row, names.index(name)) for name in self.difference.offsets)
         return None if old is None else old.as_py(), None if new is None else new.as_py()
 
-    def changed_column(self, row: int) -> str:
-        """Return the first column whose value differs, or the first column."""
-        cells = self.formatter(row, 1).cells(0, only_changed=False)
-        differing = next((name for name, _, _, differs in cells if differs), None)
-        return differing or self.difference.columns[0].name
+    def changed_column(self, row: int) -> str | None:
+        """Return the first column whose value differs, or None if the entire row was added or removed."""
+        texts = self.formatter(row, 1)
+        if texts.changes[0] != "changed":
+            return None
+        return next((name for name, _, _, differs in texts.cells(0, only_changed=False) if differs), None)
 
     def formatter(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
         """Return rows as texts; ``columns`` are indices of :attr:`shown`, None for all."""
@@ -369,13 +370,11 @@ class DatasetDiffController(Controller):
             Whether the user closed the trace, instead of following a link.
         """
 
-        def read() -> tuple[tuple[int | None, int | None], str]:
+        def read() -> tuple[PinnedVersion, int, str | None]:
             window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))
-            return window.offsets(at), window.changed_column(at)
+            return *difference.traceable_row(*window.offsets(at)), window.changed_column(at)
 
-        (old, new), column = await asyncio.to_thread(read)
-        side, offset = (difference.old, old) if new is None else (difference.new, new)
-        assert offset is not None  # each row is on one of the sides
+        side, offset, column = await asyncio.to_thread(read)
         tracing: Any = self.host.load("features.provenance.controller.ProvenanceController")
         return await tracing.trace_offset(side.dataset, side.name, offset, column)
 

@@ -148,10 +148,16 @@ class DiffRowFormatter:
 
 def offset_texts(difference: Difference, table: pa.Table) -> list[str]:
     """Return the offsets of the older and the newer row as texts: ``#12 → #57``, or one of them."""
-    if difference.offsets is None:
-        return [""] * table.num_rows
-    pairs = zip(*(table.column(name).to_pylist() for name in difference.offsets), strict=True)
+    pairs = row_offsets(difference, table)
     return [ARROW.join(f"#{offset}" for offset in pair if offset is not None) for pair in pairs]
+
+
+def row_offsets(difference: Difference, table: pa.Table) -> list[tuple[int | None, int | None]]:
+    """Return the offsets of the older and the newer row, or None on a side without the row."""
+    if difference.offsets is None:
+        return [(None, None)] * table.num_rows
+    old, new = (table.column(name).to_pylist() for name in difference.offsets)
+    return list(zip(old, new, strict=True))
 
 
 def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Final
 
 import msgspec
 
-from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedInput, TraceStep
+from odf_engine.api import (
+    OffsetRange,
+    ProducingTransaction,
+    RowSource,
+    SourcePosition,
+    TracedInput,
+    TraceStep,
+    to_ranges,
+)
 from odf_engine.api.text import count_of, format_count, format_zoned_time, short_hash
 from odf_tui.text.format import ellipsize_middle
 
@@ -15,6 +24,7 @@ _MAX_RANGES: Final = 6
 _MAX_TRANSACTIONS: Final = 4
 _MAX_SOURCES: Final = 8
 _MAX_LINE: Final = 300
+_MAX_POSITIONS: Final = 3
 _MAX_VALUE: Final = 40
 _RUNS_SHOWN: Final = 3
 
@@ -55,6 +65,48 @@ def row_text(offset: int, values: Mapping[str, str]) -> str:
     return f"{offset}: {', '.join(cells)}"
 
 
+def position_texts(positions: Iterable[SourcePosition]) -> list[str]:
+    """Return the positions of rows in files as lines, such as ``row 5: w2.csv, line 4: north;1``."""
+    rows: dict[str, list[int]] = {}
+    for position in positions:
+        name = PurePath(position.file).name
+        place = f"{name}, {position.place}" if position.place else f"not in {name}"
+        rows.setdefault(f"{place}: {position.text}" if position.text else place, []).append(position.offset)
+    return [
+        f"{rows_text(to_ranges(sorted(offsets)), len(offsets))}: {text}" for text, offsets in rows.items()
+    ]
+
+
+def source_positions(step: TraceStep) -> Iterator[SourcePosition]:
+    """Yield the positions in files behind a step, those of each dataset newest first."""
+    for source in reversed(step.sources):
+        yield from (position for position in source.positions if position.place)
+    for feed in step.feeds:
+        if feed.step is not None:
+            yield from source_positions(feed.step)
+
+
+RowReader = Callable[[TraceStep, Sequence[str]], list[str]]
+"""Returns the newest rows of a step as lines; of the named columns, or of all if there are no names."""
+
+
+def cause_lines(step: TraceStep, read_rows: RowReader) -> Iterator[str]:
+    """Yield the input rows behind a row, and their places in files, newest first, indented by level."""
+    for feed in step.feeds:
+        inner = feed.step or TraceStep(feed.dataset, feed.name, "root", feed.runs, feed.rows)
+        yield f"{feed.name}, {rows_text(feed.runs, feed.rows)}"
+        yield from (f"  {line}" for line in read_rows(inner, [column for column, _ in feed.columns]))
+        yield from (f"  {line}" for line in cause_lines(inner, read_rows))
+    for source in reversed(step.sources):
+        yield from position_texts(source.positions[:_MAX_POSITIONS])
+        if not source.positions:
+            runs, place = rows_text(source.runs, None), source.place or "pushed"
+            why = f", unknown line: {source.unlocated}" if source.unlocated else ""
+            yield f"{runs}: {place}, {format_zoned_time(source.ingested)}{why}"
+    if step.problem:
+        yield f"not traced further: {step.problem}"
+
+
 class OutlineNode(msgspec.Struct):
     """A line of an outline, lines with its details, and the nodes below it. Texts may be untrusted."""
 
@@ -71,17 +123,18 @@ class OutlineNode(msgspec.Struct):
             yield from node.indented_lines(depth + 1)
 
 
-RowReader = Callable[[TraceStep, Sequence[str]], list[str]]
-"""Returns the first rows of a step as lines; of the named columns, or of all if there are no names."""
-
-
-def trace_outline(step: TraceStep, checked: Sequence[str], read_rows: RowReader) -> OutlineNode:
+def trace_outline(
+    step: TraceStep, checked: Sequence[str], read_rows: RowReader, columns: Sequence[str] = ()
+) -> OutlineNode:
     """Return the outline of a trace.
 
     Args:
+        step: the trace.
+        read_rows: reads the rows of its steps.
+        columns: the traced column, or () for entire rows.
         checked: results of replaying the query with the traced rows only, and without them.
     """
-    node = _step_node(step, f"{step.name}, {rows_text(step.runs, step.rows)}", [], read_rows)
+    node = _step_node(step, f"{step.name}, {rows_text(step.runs, step.rows)}", columns, read_rows)
     node.below += [OutlineNode(f"checked: {line}") for line in checked]
     return node
 
@@ -129,6 +182,8 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
         f"{rows_text(source.runs, None)} ingested at {format_zoned_time(source.ingested)}, "
         f"block {short_hash(source.block)}"
     ]
+    lines += position_texts(source.positions[:_MAX_POSITIONS])
+    lines += [f"unknown line: {source.unlocated}"] if source.unlocated else []
     lines += [source.state] if source.state else []
     steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]
     return OutlineNode(place, [*lines, *(ellipsize_middle(line, _MAX_LINE) for line in steps)])

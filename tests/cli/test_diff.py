@@ -46,6 +46,30 @@ def test_diff_prints_changed_events_and_rows(fresh: Odf, tmp_path: Path) -> None
     _earlier_history(fresh, entry)
 
 
+def test_differing_rows_are_traced_to_lines_of_files(odf: Odf) -> None:
+    removed = odf("diff", "port-haven.stations", "--why").out.splitlines()[-2:]
+    assert removed[0].startswith("  -  station=ph-04") and removed[0].endswith("#3")
+    assert removed[1] == (
+        "     row 3: 2024-03-01.csv, line 5: ph-04,Orchard School,49.26120,-123.09840,SDS-011,active"
+    )
+    days = odf("diff", "port-haven.air-by-day", "--why", "-n", "1").out.splitlines()
+    assert days[-9].endswith("#0")
+    assert [line.partition(", ")[0] for line in days[-8:]] == [
+        "     port-haven.air-readings",
+        "       92: event_time=2024-03-01T23:00:00Z",
+        "       88: event_time=2024-03-01T22:00:00Z",
+        "       84: event_time=2024-03-01T21:00:00Z",
+        "       and 21 older rows",
+        "       row 92: air-readings.csv",
+        "       row 88: air-readings.csv",
+        "       row 84: air-readings.csv",
+    ]
+    (change,) = odf("diff", "port-haven.air-by-day", "--why", "-n", "1", "--json").json["changes"]
+    assert change["why"]["feeds"][0]["step"]["sources"][0]["positions"][0]["line"] == 94
+    ran = odf("diff", "port-haven.stations", "--why", "--csv")
+    assert (ran.code, ran.out) == (2, "") and "--why needs" in ran.err
+
+
 def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
     """The history before a reset is read by its reference, without changes of the current one."""
     old = entry.dataset.state()
@@ -91,7 +115,8 @@ def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:
     ran = odf(*args, "--csv", "-n", "1")
     assert list(csv.DictReader(io.StringIO(ran.out))) == [{
         "change": "changed", "people": "3", "old_city": "Th\x07un", "new_city": "Bern",
-        "old_event_time": "2024-05-01T00:00:03Z", "new_event_time": "2024-05-01T00:00:01Z", "old_offset": "3", "new_offset": "3",
+        "old_event_time": "2024-05-01T00:00:03Z", "new_event_time": "2024-05-01T00:00:01Z",
+        "old_offset": "3", "new_offset": "3",
     }]  # fmt: skip
     assert (
         "~  people=3  event_time=2024-05-01 00:00:03Z → 2024-05-01 00:00:01Z  city=Th␇un → Bern"

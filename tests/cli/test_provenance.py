@@ -9,14 +9,17 @@ from unittest import mock
 
 import click
 import msgspec
+import pytest
 
+from odf_engine.api.workspace import open as open_workspace
 from odf_engine.derive.provenance.model import ProducingTransaction, RowSource, TracedInput, TraceStep
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.metadata.model import Snapshot, Url
 from odf_tui.cli.provenance import print_trace
 from odf_tui.cli.shared.options import Options
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.row_trace import rows_text
 from tests.cli.conftest import Odf
+from tests.provenance.test_trace_roots import Rooted, polling
 
 
 def test_trace_is_printed_as_json_tree_and_graphviz(odf: Odf) -> None:
@@ -47,9 +50,35 @@ def test_trace_is_printed_as_json_tree_and_graphviz(odf: Odf) -> None:
         "  checked: yes: without these rows, the query no longer returns the traced rows",
     ]
 
+    readings = odf("provenance", "port-haven.air-readings", "0..2").out.splitlines()
+    assert [line[:5] for line in readings[1:4]] == ["  2: ", "  1: ", "  0: "]  # newest first
+    assert "    row 0: air-readings.csv, line 2: ph-01,2024-03-01T00:00:00Z,4.4,18.6,PMS-5003" in readings
+
     dot = odf("provenance", "port-haven.air-readings", "0..900", "--dot").out
     assert dot.startswith("digraph {") and 'label="port-haven.air-readings\\nrows 0..900"' in dot
     assert 'shape=note, label="file:sources/air-readings.csv' in dot
+
+
+def test_the_source_file_opens_at_the_line(odf: Odf, tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+    editor = tmp_path / "vi"
+    editor.write_text(f'#!/bin/sh\necho "$@" > {opened}\n')
+    editor.chmod(0o755)
+    with mock.patch.dict("os.environ", {"EDITOR": str(editor), "VISUAL": ""}):
+        assert odf("provenance", "port-haven.air-readings", "0..2", "--open").code == 0
+        line, path = opened.read_text().strip().split(maxsplit=1)
+        assert (line, Path(path).name) == ("+4", "air-readings.csv")
+        ran = odf("provenance", "port-haven.air-by-day", "0", "--depth", "1", "--open")
+    assert ran.code == 1 and "no source file with these rows is known" in ran.err
+
+
+def test_a_traced_null_is_shown_with_its_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rooted = Rooted(tmp_path / "x")
+    root = rooted.root()
+    rooted.commit(root, [polling(Url("https://a.example/x"), Snapshot(["city"]))])
+    rooted.rows(root, (1, "a", None))
+    print_trace(open_workspace(tmp_path / "x"), rooted.trace(root, (0, 0)), column="X")
+    assert capsys.readouterr().out.splitlines()[1] == "  0: city=a, x=∅"
 
 
 def test_invalid_rows_columns_and_options_are_rejected(odf: Odf) -> None:
@@ -100,7 +129,7 @@ def drawn(odf: Odf, stream: io.StringIO) -> str:
         click.Context(click.Command("x"), obj=Options(no_color=True)),
         mock.patch.dict("os.environ", {"COLUMNS": "80"}),
     ):
-        print_trace(Workspace.find(start=folder), TREE)
+        print_trace(open_workspace(folder.parents[2]), TREE)
     return stream.getvalue()
 
 

@@ -42,8 +42,8 @@ from odf_engine.ingest.read.json_lines import (
     feature_lines_to_lines,
     features_to_lines,
 )
-from odf_engine.ingest.read.read_step import csv_file, first_row
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
+from odf_engine.ingest.read.text_file import csv_file, first_row
 from odf_engine.metadata import model
 from odf_engine.metadata.flatbuffers import decode_block, encode_table
 from odf_engine.metadata.yaml import read_manifests

@@ -6,7 +6,8 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
-from odf_engine.ingest.read.error_location import TextFile, explain_json, locate_csv_error
+from odf_engine.ingest.read.error_location import explain_json, locate_csv_error
+from odf_engine.ingest.read.text_file import TextFile
 from odf_engine.spark.errors import RejectedRow
 
 COLUMNS = ("id", "name", "n")

@@ -248,6 +248,7 @@ async def test_keys_browse_differences_in_the_workstation(source: Scenario, foun
             await drive.until(lambda: isinstance(drive.app.screen, TraceScreen))
             trace = cast("TraceScreen", drive.app.screen)
             assert (trace.session.dataset, trace.session.offset) == (AIR, offset)
+            assert trace.session.column == ("note" if offset == 103 else None)
             await drive.settle()
             await drive.press("escape")
             await drive.until(lambda: drive.app.screen.query("#difference-head"))

@@ -112,6 +112,7 @@ class Tracing:
         cancelled: ids of the jobs that the screen cancelled.
         copied: the texts that it copied.
         saved: how often the user saved the trace.
+        edited: the files and lines that it opened in the editor.
     """
 
     drive: WidgetDrive
@@ -122,6 +123,7 @@ class Tracing:
         self.cancelled: list[str] = []
         self.copied: list[str] = []
         self.saved = 0
+        self.edited: list[tuple[str, int | None]] = []
         session = TraceSession(DAYS, "air-by-day", 5, "offset", source.rows, is_data_column=False)  # type: ignore[arg-type]
         self.screen = TraceScreen(
             session,
@@ -131,6 +133,7 @@ class Tracing:
             cancel=self._cancel,
             copy=self._copy,
             save=self._save,  # type: ignore[arg-type]
+            edit=self._edit,
         )
 
     async def _submit(self, request: Trace, name: str) -> str:
@@ -148,6 +151,9 @@ class Tracing:
 
     def _save(self, _: TraceScreen) -> None:
         self.saved += 1
+
+    async def _edit(self, path: Path, line: int | None) -> None:
+        self.edited.append((str(path), line))
 
     @property
     def job(self) -> Job:
@@ -197,9 +203,13 @@ async def test_trace_expands_to_input_rows_and_source_files(source: Scenario) ->
         await traced.end()
         await drive.press("j", "j", "l")
         assert "all     22 rows at once" in drive.text()
-        await drive.press("j", "j", "j", "enter")
-        assert await traced.end() == Trace(AIR, [(120, 120)], depth=1)
+        await drive.press("j", "j", "O")
+        assert "no source file with this row is known" in drive.text()
+        await drive.press("j", "enter")  # the newest row is the first
+        assert await traced.end() == Trace(AIR, [(143, 143)], depth=1)
         compare(drive, "source")  # the file that a row came from
+        await drive.press("O")
+        assert traced.edited == [("/data/2024-03.csv", 145)]
         await drive.press("j", "space")
         compare(drive, "read")  # all details of the file
         await drive.press("escape", "h", "h", "h", "a")
@@ -219,7 +229,7 @@ async def test_tracing_a_value_marks_its_columns(source: Scenario) -> None:
         await drive.press("j", "j", "l", "k")
         compare(drive, "column")  # the columns that made the value are marked
         await drive.press("j", "j", "j", "j", "l")
-        assert await traced.end() == Trace(AIR, [(120, 120)], column="pm25", depth=1)
+        assert await traced.end() == Trace(AIR, [(143, 143)], column="pm25", depth=1)
         requests = len(traced.submitted)
         await drive.press("w")
         assert "entire row" in drive.text()
@@ -264,7 +274,7 @@ async def test_the_tree_is_copied(source: Scenario) -> None:
         await traced.drive.press("j", "j", "l", "j", "j", "j", "l")
         await traced.end()
         await traced.drive.press("y", "e", "E")
-        assert "│ ├─▾    120  +A" in traced.copied[0]
+        assert "│ ├─▾    143  +C" in traced.copied[0]
         assert "│ ├─▸    121  +A" in traced.copied[0]
         assert traced.saved == 2
 
@@ -273,7 +283,7 @@ async def test_many_rows_are_read_while_they_are_visible(source: Scenario) -> No
     async with tracing(source) as traced:
         await traced.end(trace_answers.day([(0, 239)], None))
         await traced.drive.press("j", "j", "l", "j", "j", "pagedown", "pagedown", "pagedown", "pagedown")
-        assert re.search(r"│ ├─▸     7\d  ..  2024", traced.drive.text())
+        assert re.search(r"│ ├─▸  5 6\d\d  ..  2024", traced.drive.text())
         assert "offset      event_time" in traced.drive.text()  # the header stays
 
 

@@ -6,6 +6,7 @@ from odf_engine.derive.provenance.model import (
     OffsetRange,
     ProducingTransaction,
     RowSource,
+    SourcePosition,
     TracedInput,
     TraceStep,
     row_count,
@@ -65,9 +66,13 @@ def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> T
 def reading(runs: list[OffsetRange]) -> TraceStep:
     """Return the trace of readings, which come from a file."""
     made = ProducingTransaction(block(6), 6, "2024-03-11T06:00:00Z", runs)
+    line = runs[-1][1] + 2
     source = RowSource(
         block(6), "polling", "", "https://port-haven.example/air/2024-03.csv", "2024-03-11T06:00:00Z",
         'ETag "6f-a1"', ["prepare: unzip", "read: CSV", "merge: ledger by station, event_time"], runs,
+        positions=[
+            SourcePosition(runs[-1][1], "/data/2024-03.csv", f"line {line}", line, "Quay,3.25")
+        ],
     )  # fmt: skip
     return TraceStep(
         AIR, "port-haven.air-readings", "root", runs, row_count(runs), made=[made], sources=[source]

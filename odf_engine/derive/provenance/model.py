@@ -42,6 +42,25 @@ def query_texts(steps: Iterable[SqlQueryStep]) -> list[tuple[str, str]]:
     return [(step.alias or "", step.query) for step in steps]
 
 
+class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The position of a row in a file of its source. It is found by the values of the row.
+
+    Attributes:
+        offset: the offset of the row.
+        file: the path of the file.
+        place: the line, such as ``line 7``, or the sheet and row, such as ``Cases row 7``; "" if the file
+            does not contain the row.
+        line: the line, from 1, or 0 in a file without lines.
+        text: the line, truncated, or "" in a file without lines.
+    """
+
+    offset: int
+    file: str
+    place: str
+    line: int = 0
+    text: str = ""
+
+
 class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """The source of rows of a root dataset.
 
@@ -54,6 +73,8 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
         state: version reported by the source (ETag, time of change), as text.
         steps: descriptions of the ingest steps: prepare, read, preprocess, merge.
         runs: offset ranges of the rows.
+        positions: positions of the newest rows in the files of the source.
+        unlocated: why there are no positions.
     """
 
     block: str
@@ -64,6 +85,8 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     steps: list[str]
     runs: list[OffsetRange]
+    positions: list[SourcePosition] = []
+    unlocated: str = ""
 
 
 class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):

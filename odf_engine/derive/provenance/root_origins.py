@@ -369,12 +369,17 @@ _PAGE: Final = 1000
 
 
 class RootOrigin(NamedTuple):
-    """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`."""
+    """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`.
+
+    Attributes:
+        declared: for each of ``sources`` the polling source, or None for pushed rows, and its state.
+    """
 
     transactions: list[ProducingTransaction]
     sources: list[RowSource]
     operations: list[str]
     superseded: list[OffsetRange]
+    declared: list[tuple[model.SetPollingSource | None, model.SourceState | None]]
 
 
 def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> RootOrigin:
@@ -392,6 +397,7 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
     declared = _SourceHistory(dataset)
     transactions: list[ProducingTransaction] = []
     sources: list[RowSource] = []
+    declarations: list[tuple[model.SetPollingSource | None, model.SourceState | None]] = []
     keys: set[tuple[str, ...]] = set()  # primary keys of the merge strategies
     last: StoredBlock | None = None  # of the same commit
     for row, ranges in ranges_by_slice(dataset, runs):
@@ -400,14 +406,19 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
         if last is None or last.block.sequence_number < row.sequence_number:
             last = _last_of_commit(dataset, stored)
         candidates = declared.candidates(last.block)
-        sources.append(_row_source(stored, last.block.event, candidates, ranges))
+        event: Any = last.block.event
+        sources.append(_row_source(stored, event, candidates, ranges))
+        only = candidates[0] if len(candidates) == 1 else None
+        declarations.append(
+            (only if isinstance(only, model.SetPollingSource) else None, event.new_source_state)
+        )
         transactions.append(
             ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
         )
         keys |= {tuple(getattr(candidate.merge, "primary_key", ())) for candidate in candidates} or {()}
     changes = ChangelogHistory(dataset, runs, reporter)
     earlier = changes.superseded_rows(keys.pop() if len(keys) == 1 else ())
-    return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier)
+    return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier, declarations)
 
 
 def ranges_by_slice(

@@ -26,6 +26,7 @@ from odf_engine.derive.provenance.root_origins import (
     join_words,
     root_origin,
 )
+from odf_engine.derive.provenance.source_positions import locate_sources
 from odf_engine.engines.engine_router import engines_for
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
@@ -239,7 +240,7 @@ class Tracer:
             step,
             made=origin.transactions,
             how=[*origin.operations, *root_column_sources(self._workspace, entry, wanted)],
-            sources=origin.sources,
+            sources=locate_sources(self._workspace, entry, origin, self._reporter),
             earlier=origin.superseded,
         )
 

@@ -339,16 +339,26 @@ def _value(last_name: str, name: str, digest: str) -> str:
     return f"{last_name}\t{digest}" + ("" if name == last_name else f"\t{name}")
 
 
-def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
-    """Return the folder before the first wildcard, and the sorted relative names of matching files."""
+def glob_folder(pattern: str, base: Path) -> tuple[Path, str]:
+    """Return the folder before the first wildcard of a pattern, and the rest of the pattern.
+
+    Args:
+        pattern: the pattern.
+        base: the folder of a relative pattern.
+    """
     path = Path(pattern).expanduser()
     parts = PurePath(base / path).parts
     # The path of the workspace may contain wildcards.
     own = 0 if path.is_absolute() else len(base.parts)
     magic = (at for at, part in enumerate(parts) if at >= own and glob.has_magic(part))
     fixed = next(magic, len(parts) - 1)
-    root = Path(*parts[:fixed])
-    names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
+    return Path(*parts[:fixed]), str(Path(*parts[fixed:]))
+
+
+def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
+    """Return the folder before the first wildcard, and the sorted relative names of matching files."""
+    root, rest = glob_folder(pattern, base)
+    names = glob.glob(rest, root_dir=root, recursive=True)  # noqa: PTH207
     names = sorted(name for name in names if (root / name).is_file())
     for name in names:
         try:

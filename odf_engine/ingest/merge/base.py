@@ -22,7 +22,7 @@ from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.ingest.merge.key_file import KEY, OFFSET, TIME, KeySorter, NullKey
 from odf_engine.ingest.merge.key_index import KeyIndex, KeyIndexLocation, RowHasher, remove_key_files
 from odf_engine.ingest.merge.merge_plan import MergeRows, PendingKeys
-from odf_engine.ingest.read.error_location import shorten
+from odf_engine.ingest.read.text_file import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark import sql_types

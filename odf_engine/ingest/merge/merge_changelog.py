@@ -38,7 +38,7 @@ from odf_engine.ingest.merge.key_index import RowHasher
 from odf_engine.ingest.merge.merge_ledger import keyed_ledger
 from odf_engine.ingest.merge.merge_plan import MergeRows, PreparedMerge
 from odf_engine.ingest.merge.merge_snapshot import keyed_snapshot
-from odf_engine.ingest.read.error_location import shorten
+from odf_engine.ingest.read.text_file import shorten
 from odf_engine.metadata.model import Append, ChangelogStream, Ledger, Snapshot
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches

@@ -33,7 +33,7 @@ from odf_engine.ingest.merge.merge_snapshot import (
     sort_changes,
     stored_changes,
 )
-from odf_engine.ingest.read.error_location import shorten
+from odf_engine.ingest.read.text_file import shorten
 from odf_engine.metadata.model import Ledger
 from odf_engine.spark.row_order import SortOrder, Step, sorted_batches
 

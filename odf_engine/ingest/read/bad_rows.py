@@ -17,10 +17,9 @@ from odf_engine.ingest.read.error_location import (
     RAGGED_HINT,
     bad_value,
     is_conflict_marker,
-    merge_conflict_error,
-    shorten,
 )
 from odf_engine.ingest.read.read_step import ReadPlan
+from odf_engine.ingest.read.text_file import merge_conflict_error, shorten
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import SEPARATOR, RejectedRow, truncate
 from odf_engine.spark.plan_rewrite import invalid_rows

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
 from json import JSONDecodeError
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,82 +19,26 @@ from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema, OdfError
 from odf_engine.ingest.read.json_lines import dump, load
+from odf_engine.ingest.read.text_file import (
+    TextFile,
+    csv_rows,
+    is_conflict_marker,
+    merge_conflict_error,
+    parse_csv,
+    shorten,
+)
 from odf_engine.spark.errors import RejectedRow, with_article
 from odf_engine.spark.text_files import detect_encoding
 
 _MAX_SECONDS: Final = 60.0
-_MAX_FIELD: Final = 1 << 26
-_MAX_WIDTH: Final = 120
 _EXCERPT_WIDTH: Final = 160
 _READ_CHARACTERS: Final = 1 << 16
 LINE_PLACE: Final = re.compile(r": line ([0-9]+)")
 """The line in the place of an error, after the name of the file."""
 _CUT: Final = 200
 """Number of characters of a value in an error of Spark."""
-_MARK: Final = "\x1f"
-"""Replaces a separator of several characters, which Python's CSV reader does not support."""
-_CONFLICT: Final = ("<<<<<<< ", "=======", ">>>>>>> ")
 _IN_ZONE: Final = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[T ][\d:.]+ ?[A-Za-z]{2}")
 _NO_VALUE: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """A text file and its format.
-
-    Attributes:
-        path: the file.
-        name: its name in messages.
-        columns: names of the columns in the order of the file, or () if they are unknown.
-        encoding: a codec of Python.
-        header: the first row has the names.
-        separator, quote, escape: of CSV; an empty quote disables quoting.
-    """
-
-    path: Path
-    name: str
-    columns: tuple[str, ...] = ()
-    encoding: str = "utf-8-sig"
-    header: bool = False
-    separator: str = ","
-    quote: str = '"'
-    escape: str = '"'
-
-
-def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file that are not blank, each with its first line, from 1.
-
-    Raises:
-        csv.Error: the file is not CSV.
-        UnicodeDecodeError: the file is not of the encoding.
-    """
-    with file.path.open(encoding=file.encoding, newline="") as lines:
-        yield from _parse_csv(_lines(lines), file)
-
-
-def _parse_csv(lines: Iterable[str], file: TextFile) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_MAX_FIELD)
-    long = len(file.separator) > 1
-    reader = csv.reader(
-        (line.replace(file.separator, _MARK) for line in lines) if long else lines,
-        delimiter=_MARK if long else file.separator,
-        quotechar=file.quote or None,
-        quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
-        escapechar=file.escape if file.quote and file.escape not in ("", file.quote) else None,
-        doublequote=file.escape in ("", file.quote),
-    )
-    line = 1
-    for row in reader:
-        if row:
-            yield line, [value.replace(_MARK, file.separator) for value in row] if long else row
-        line = reader.line_num + 1
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    while line := file.readline(_MAX_FIELD):
-        if len(line) == _MAX_FIELD:
-            raise csv.Error("line too long")
-        yield line
 
 
 def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadData:
@@ -111,7 +53,7 @@ def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadD
                 reporter.raise_if_cancelled()
                 if monotonic() > until:
                     break
-            if row[0].startswith(_CONFLICT):
+            if is_conflict_marker(row[0]):
                 return merge_conflict_error(f"{file.name}: line {line}", row[0])
             if not (number == 0 and file.header) and is_rejected(row):
                 return _at_row(error, file, line, row)
@@ -174,7 +116,7 @@ def describe_csv_record(record: str, file: TextFile) -> tuple[str | None, str]:
     """
     text = record.partition(file.separator)[2]
     try:
-        _, row = next(_parse_csv(text.splitlines(keepends=True), file), (0, []))
+        _, row = next(parse_csv(text.splitlines(keepends=True), file), (0, []))
     except csv.Error as error:
         return None, f"invalid CSV: {error}"
     return None, _wrong_length(row, file)
@@ -205,7 +147,7 @@ def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Call
     """Return the error with its object in a file of JSON lines; ``place`` names the object of a line."""
     if isinstance(error, RejectedRow) and error.record is not None and error.where is not None:
         text = error.record.splitlines()[0] if error.record else ""
-        return merge_conflict_error(error.where, text) if text.startswith(_CONFLICT) else error
+        return merge_conflict_error(error.where, text) if is_conflict_marker(text) else error
     until = monotonic() + _MAX_SECONDS
     with file.path.open(encoding=file.encoding) as rows:
         for number, line in enumerate(rows, 1):
@@ -252,7 +194,7 @@ def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | No
 def _line_problem(line: str, where: str, error: BadData, columns: Sequence[str]) -> BadData | None:
     if not line:
         return None
-    if line.startswith(_CONFLICT):
+    if is_conflict_marker(line):
         return merge_conflict_error(where, line)
     try:
         row = load(line)
@@ -349,31 +291,6 @@ def _advice(value: str, wanted: str) -> str | None:
     if wanted.startswith("TIMESTAMP"):
         return "if the times have another format, set read.timestampFormat, such as MM/dd/yyyy HH:mm"
     return None
-
-
-def merge_conflict_error(where: str, text: str) -> BadData:
-    """Return the error for a conflict marker of version control."""
-    return BadData(
-        f"merge conflict marker in the data: {shorten(text)}",
-        where=where,
-        hint="resolve the conflict in the source, or exclude the file from fetch.path",
-    )
-
-
-def is_conflict_marker(text: str) -> bool:
-    """Return whether a line is a conflict marker of version control."""
-    return text.startswith(_CONFLICT)
-
-
-def header_of(file: TextFile) -> tuple[int, list[str]]:
-    """Return the line and the values of the first row; (0, []) for an empty file."""
-    return next(islice(csv_rows(file), 1), (0, []))
-
-
-def shorten(text: object) -> str:
-    """Return a text as one line, truncated for a message."""
-    line = re.sub(r"[\r\n]+", " ", str(text))
-    return line if len(line) <= _MAX_WIDTH else line[: _MAX_WIDTH - 1] + "…"
 
 
 def _at_file(error: BadData, file: TextFile) -> BadData:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +18,11 @@ from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import BadData, InvalidSchema, NewColumns
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import (
-    TextFile,
     describe_csv_record,
     describe_json_record,
     explain_json,
     explain_parquet,
-    header_of,
-    is_conflict_marker,
     locate_csv_error,
-    merge_conflict_error,
-    shorten,
 )
 from odf_engine.ingest.read.file_kind import reject_binary
 from odf_engine.ingest.read.json_lines import (
@@ -38,6 +32,7 @@ from odf_engine.ingest.read.json_lines import (
     features_to_lines,
 )
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
+from odf_engine.ingest.read.text_file import TextFile, csv_file, first_row, shorten
 from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import ReadContext, read_csv, read_json, read_parquet
@@ -205,43 +200,6 @@ def _read_csv(
         digits=digits,
         header=tuple(first) if step.header and columns is not None else (),
     )
-
-
-def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
-    """Return the file with the text options of the step.
-
-    Raises:
-        BadData: the file is not text.
-    """
-    encoding = detect_encoding(prepared.path, step.encoding)
-    reject_binary(prepared.path, prepared.name, encoding)
-    quote = '"' if step.quote is None else step.quote
-    return TextFile(
-        prepared.path,
-        prepared.name,
-        encoding=encoding or "utf-8",
-        header=bool(step.header),
-        separator="," if step.separator is None else step.separator.replace("\\t", "\t"),
-        quote=quote,
-        escape=step.escape or quote,
-    )
-
-
-def first_row(file: TextFile) -> list[str]:
-    """Return the first row, which may be a header, or [] if only Spark can parse it.
-
-    Raises:
-        BadData: the row is a conflict marker of version control.
-    """
-    if not file.separator:
-        return []
-    try:
-        line, row = header_of(file)
-    except (UnicodeError, csv.Error, TypeError):
-        return []  # The reader reports the error in detail.
-    if row and is_conflict_marker(row[0]):
-        raise merge_conflict_error(f"{file.name}: line {line}", row[0])
-    return row
 
 
 def _check_header(header: list[str], columns: pa.Schema | None, name: str, reporter: Reporter) -> None:

@@ -60,19 +60,23 @@ class ProvenanceController(Controller):
             TraceSession(dataset, name, offset, value, self.workspace.rows, is_data_column=is_data_column)
         )
 
-    async def trace_offset(self, dataset: str, name: str, offset: int, column: str) -> bool:
+    async def trace_offset(self, dataset: str, name: str, offset: int, column: str | None) -> bool:
         """Trace a row by its offset, and wait until the trace is closed.
 
         Args:
             dataset: the id of the dataset.
             name: its name.
             offset: the offset.
-            column: the column whose value can be traced first.
+            column: the column whose value is traced, or None to trace the entire row.
 
         Returns:
             Whether the user closed the trace, instead of following a link.
         """
-        session = TraceSession(dataset, name, offset, column, self.workspace.rows, is_data_column=True)
+        is_value = column is not None
+        session = TraceSession(
+            dataset, name, offset, column or "", self.workspace.rows, is_data_column=is_value
+        )
+        session.column = column
         ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._show_trace(session, ended.set_result)
         return await ended
@@ -89,6 +93,7 @@ class ProvenanceController(Controller):
             cancel=self.jobs.cancel,
             copy=self.host.terminal.copy,
             save=self._save,
+            edit=self.host.terminal.edit,
         )
 
         def closed(target: Target | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -12,7 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
-from odf_engine.api import Job, JobState, Timestamp, Trace, decode_result
+from odf_engine.api import Job, JobState, SourcePosition, Timestamp, Trace, decode_result
 from odf_engine.api.model import Target
 from odf_engine.api.text import format_count, printable
 from odf_engine.errors import NotFound
@@ -39,6 +40,7 @@ from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_activity
 from odf_tui.text.row_text import Record
+from odf_tui.text.row_trace import source_positions
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, OverlayScreen, PickerDialog, TextDialog
 from odf_tui.widgets.line_view import WrappedLines
@@ -63,6 +65,7 @@ class TraceScreen(OverlayScreen[Target]):
         cancel: cancels a job.
         copy: copies a text; returns a message about the clipboard.
         save: saves the trace to a file that the user chooses.
+        edit: opens a file in the user's editor, at a line.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -85,6 +88,7 @@ class TraceScreen(OverlayScreen[Target]):
         Binding("q", "query", "show the query in full", show=False),
         Binding("b", "block", "go to the block in pane 2", show=False),
         Binding("o", "row", "go to the row in pane 3", show=False),
+        Binding("O", "source", "open the source file in the editor, at the line", show=False),
         Binding("x", "stop", "cancel the trace", show=False),
         Binding("r", "again", "trace again", show=False),
         Binding("v", "check", "check the step by replays with only these rows, and without", show=False),
@@ -106,11 +110,13 @@ class TraceScreen(OverlayScreen[Target]):
         cancel: Callable[[str], Awaitable[None]],
         copy: Callable[[str], str],
         save: Callable[[TraceScreen], None],
+        edit: Callable[[Path, int | None], Awaitable[None]],
     ) -> None:
         super().__init__()
         self.session = session
         self.workspace, self._book = workspace, book
         self._submit_request, self._cancel_job, self._copy_text, self.save_trace = submit, cancel, copy, save
+        self._edit = edit
         self._record: tuple[TraceLine, Record | None] | None = None
         self._reading = False
         self._timer: Timer | None = None
@@ -492,6 +498,21 @@ class TraceScreen(OverlayScreen[Target]):
 
         self.run_worker(go(), group="going", name="going")
 
+    def action_source(self) -> None:
+        """Open the file with the line's row, or with the newest traced row, in the user's editor."""
+        position = position_at(self.view.line)
+        if position is None:
+            self.show_message("no source file with this row is known")
+            return
+
+        async def edit() -> None:
+            try:
+                await self._edit(Path(position.file), position.line or None)
+            except Exception as error:  # any error is shown, and the screen stays open
+                self.show_message(error_with_hint(error))
+
+        self.run_worker(edit(), group="editor", name="editor")
+
     def action_copy(self) -> None:
         """Copy the tree, or the details if they are shown alone."""
         reading = self.has_class("-reading")
@@ -511,6 +532,15 @@ def traced_rows_at(line: TraceLine) -> TracedRows | None:
     while node is not None and not isinstance(node, TracedRows):
         node = node.parent
     return node
+
+
+def position_at(line: TraceLine) -> SourcePosition | None:
+    """Return the position in a file of a line's row, or of the newest row of its nearest traced parent."""
+    traced = traced_rows_at(line)
+    positions = [] if traced is None or traced.step is None else list(source_positions(traced.step))
+    location = location_of(line)
+    own = (position for position in positions if location and position.offset == location.offset)
+    return next(own, next(iter(positions), None))
 
 
 def _activity_text(job: Job | None) -> str:

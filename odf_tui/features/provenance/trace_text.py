@@ -30,7 +30,7 @@ from odf_tui.text.format import NULL, Span, ellipsize_middle
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.highlight import sql_spans
 from odf_tui.text.row_text import Record
-from odf_tui.text.row_trace import range_text, ranges_text
+from odf_tui.text.row_trace import position_texts, range_text, ranges_text
 
 _MAX_LINES: Final = 5000
 
@@ -52,7 +52,8 @@ def _complete_input(group: InputGroup) -> list[TracedInput]:
     feed, all_rows = group.feed, group.all_rows
     if all_rows is not None and all_rows.step is not None:
         return [replace(feed, step=_complete_step(all_rows, all_rows.step))]
-    known = [(rows, rows.step) for _, rows in sorted(group.traced.items()) if rows.step is not None]
+    newest_first = sorted(group.traced.items())
+    known = [(rows, rows.step) for _, rows in reversed(newest_first) if rows.step is not None]
     if not known:
         return [replace(feed, step=None)]
     feeds = [replace(feed, runs=rows.runs, rows=1, step=_complete_step(rows, step)) for rows, step in known]
@@ -345,6 +346,9 @@ def source_lines(source: RowSource) -> Lines:
     lines.append([_fact("kind"), (source.kind + (f" · {printable(source.name)}" if source.name else ""), "")])
     lines.append([_fact("ingested"), (printable(source.ingested), "")])
     lines.append([_fact("block"), (source.block, "muted")])
+    lines += [[_fact("line"), (printable(text), "")] for text in position_texts(source.positions)]
+    if source.unlocated:
+        lines.append([_fact("line"), (f"unknown: {printable(source.unlocated)}", "muted")])
     if source.state:
         lines.append([_fact("version"), (printable(source.state), "")])
     lines += [[_fact("" if at else "steps"), (printable(text), "")] for at, text in enumerate(source.steps)]

@@ -27,6 +27,7 @@ from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
 from odf_tui.text.format import OPERATION_SIGNS
 from odf_tui.text.row_text import Columns, Record, Value, read_record
+from odf_tui.text.row_trace import position_texts
 from odf_tui.text.values import CellColumn, cell_column, release_memory
 
 _MAX_COLUMNS: Final = 12
@@ -122,7 +123,7 @@ class TracedRowReader:
         parts: list[pa.Table] = []
         positions: dict[int, int] = {}
         rows = 0
-        for first, last in to_ranges(offsets):
+        for first, last in to_ranges(sorted(offsets)):
             for table, stored in self._read_run(first, last, selected):
                 parts.append(table)
                 positions |= {
@@ -167,11 +168,15 @@ _COMMENT: Final = re.compile(r"--[^\n]*")
 
 
 class Offsets:
-    """The offsets of rows in ascending order, addressed by number."""
+    """The offsets of rows, newest first, addressed by number.
+
+    Attributes:
+        runs: the offsets as ranges, in ascending order.
+    """
 
     def __init__(self, runs: Sequence[OffsetRange]) -> None:
         self.runs = list(runs)
-        self._ends = list(accumulate(last - first + 1 for first, last in runs))
+        self._ends = list(accumulate(last - first + 1 for first, last in reversed(self.runs)))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -179,7 +184,7 @@ class Offsets:
     def at(self, number: int) -> int:
         """Return the offset of a row."""
         run = bisect_right(self._ends, number)
-        return self.runs[run][1] - (self._ends[run] - 1 - number)
+        return self.runs[-1 - run][0] + (self._ends[run] - 1 - number)
 
     def page(self, start: int, count: int) -> list[int]:
         """Return the offsets of up to ``count`` rows."""
@@ -241,6 +246,9 @@ class SourceNode(TraceNode):
     def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
         super().__init__(parent)
         self.source, self.step = source, step
+        self.children += [NoteNode(self, "line", text) for text in position_texts(source.positions)]
+        if source.unlocated:
+            self.children.append(NoteNode(self, "line", f"unknown: {source.unlocated}", "muted"))
         if source.state:
             self.children.append(NoteNode(self, "version", source.state))
         self.children += [NoteNode(self, "step", text) for text in source.steps]
