@@ -68,7 +68,7 @@ def view_files(locations: Sequence[str], folder: Path | None) -> None:
         from odf_tui.file_viewer import FileViewer, ViewerSettings  # as in `run`
 
         app = FileViewer(ViewerSettings(workspace, ui), table)
-        app.run()
+        app.run(mouse=ui.mouse)
     if app.return_code:
         sys.exit(app.return_code)
     if app.kept:
@@ -113,7 +113,7 @@ def run(folder: Path, source: str = "") -> None:
         from odf_tui.app import Workstation  # Textual reads the environment when it is imported
 
         app = Workstation(workspace, early, _resume_gc, source)
-        app.run()
+        app.run(mouse=workspace.ui.mouse)
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")
         sys.stdout.flush()

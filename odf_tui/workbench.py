@@ -42,7 +42,7 @@ class Workbench(Host):
         source: a data file to add as a dataset after the start, or "".
     """
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (160, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
 
     def __init__(

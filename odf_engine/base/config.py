@@ -507,6 +507,7 @@ class UiConfig(SettingsGroup, frozen=True):
         Literal["auto", "always", "never"],
         Meta(description="use ASCII only; auto: if the locale is not UTF-8"),
     ] = "auto"
+    mouse: Annotated[bool, Meta(description="use the mouse; off: the terminal selects text with it")] = True
     keys: Annotated[
         dict[str, str | list[str]],
         Meta(description="key bindings, such as pull: ctrl+l, zoom: [z, Z], add: none"),

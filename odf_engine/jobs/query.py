@@ -19,6 +19,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
 from odf_engine.on_demand import (
+    chain_state,
     file_table,
     proof_check,
     query_execution,
@@ -28,6 +29,7 @@ from odf_engine.on_demand import (
     row_export,
     scratch,
 )
+from odf_engine.sql.query_text import double_quoted_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,12 +124,16 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         reporter.log(self.sql.strip())
         tables = query_execution.Tables(workspace, reporter, defaults)
         session = context.host.spark(reporter).session() if self.needs_spark else None
-        with release_arrow_memory(), _execute(self, workspace, tables, session, reporter) as answer:
-            tables.check_all_used()
-            stored = _store_rows(self, workspace, answer, reporter)
-            proof = None
-            if self.proof and session is not None:
-                proof = _create_proof(self, defaults, key, answer, tables, session, reporter)
+        try:
+            with release_arrow_memory(), _execute(self, workspace, tables, session, reporter) as answer:
+                tables.check_all_used()
+                stored = _store_rows(self, workspace, answer, reporter)
+                proof = None
+                if self.proof and session is not None:
+                    proof = _create_proof(self, defaults, key, answer, tables, session, reporter)
+        finally:
+            if session is not None:
+                _warn_of_quoted_columns(self.sql, workspace, tables, reporter)
         if stored.truncated:
             reporter.log(f"result truncated: only the first rows are stored ({stored.rows})")
         seconds = round(time.monotonic() - began, 3)
@@ -148,6 +154,19 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         engine = [] if self.engine == "spark" else ["--engine", self.engine]
         return ["sql", self.sql, *engine]
+
+
+def _warn_of_quoted_columns(sql: str, workspace: Workspace, tables: Tables, reporter: Reporter) -> None:
+    """Warn of names of columns in double quotes, which Spark reads as strings."""
+    quoted = double_quoted_texts(sql)
+    columns: set[str] = set()
+    for pin in tables.pins if quoted else ():
+        state = workspace.resolve(pin.dataset).dataset.state()
+        names = chain_state.parse_column_names(state.schema, state.odf_schema) or ()
+        columns |= {name.casefold() for name in names}
+    for name in quoted:
+        if name.casefold() in columns:
+            reporter.warn(f'"{name}" is a string in Spark SQL; `{name}` is the column', "quotes")
 
 
 class _StoredRows(NamedTuple):

@@ -306,6 +306,12 @@ def backquote_identifiers(sql: str) -> str:
     )
 
 
+def double_quoted_texts(sql: str) -> list[str]:
+    """Return the texts in double quotes of a query, without repetitions. Spark reads them as strings."""
+    matches = re.finditer(_QUOTABLE, sql, re.DOTALL)
+    return list(dict.fromkeys(match["name"] for match in matches if match["name"] is not None))
+
+
 def spark_spelling(sql: str) -> str:
     """Return a query for DuckDB as :func:`tokenize` reads it. No position changes.
 

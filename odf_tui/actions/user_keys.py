@@ -25,7 +25,8 @@ _CHARACTER_KEYS: Final = frozenset(
 _NAMED_KEYS: Final = frozenset(
     {
         *("up", "down", "left", "right", "home", "end", "pageup", "pagedown"),
-        *("tab", "shift+tab", "enter", "escape", "space", "f1"),
+        *("tab", "shift+tab", "enter", "escape", "space"),
+        *(f"f{number}" for number in range(1, 13)),
     }
 )
 PORTABLE_KEYS: Final = _CHARACTER_KEYS | _NAMED_KEYS | {f"ctrl+{letter}" for letter in "cdfgloprsu"}
@@ -121,14 +122,13 @@ def _split_keys(value: Any) -> list[str]:
 def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
     """Return the name of a key in Textual, or None for one that terminals do not send."""
     key = normalize_key(text)
-    if key in PORTABLE_KEYS:
+    is_letter = len(key) == 1 and key.isalpha()  # such as ü
+    if key in PORTABLE_KEYS or is_letter:
         return key
     if key in _UNUSABLE_KEYS:
         reason = _UNUSABLE_KEYS[key]
     elif key.startswith(("alt+", "meta+", "super+", "ctrl+", "shift+")):
         reason = "many terminals do not pass it on"
-    elif key[:1] == "f" and key[1:].isdigit():
-        reason = "terminals and desktops intercept it"
     else:
         reason = "unknown key"
     problems.append(f"{action}: {text} cannot be used: {reason}")

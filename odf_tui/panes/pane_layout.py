@@ -22,7 +22,7 @@ from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import FilterLine, KeyHints
 
-SAVE_SECONDS: Final = 3.0
+SAVE_SECONDS: Final = 1.0
 STEP: Final = 5
 DEFAULT_SHARES: Final = PaneShares(left=60, upper=45, single=40)
 """The shares that the style sheet sets, in percent."""
@@ -280,7 +280,7 @@ class PaneLayout(Controller):
         )
 
     def save_soon(self) -> None:
-        """Write the layout in a few seconds, in a thread, if it has changed."""
+        """Write the layout in a second, in a thread, if it has changed."""
         if self._save_timer is None:
             self._save_timer = self.host.set_timer(SAVE_SECONDS, self._save)
 

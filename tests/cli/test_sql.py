@@ -231,6 +231,14 @@ def test_query_errors_have_line_and_column(odf: Odf) -> None:
     assert odf("sql", "SELECT 1", "-o", "x.txt").code == 2
 
 
+def test_a_column_in_double_quotes_is_a_warning(odf: Odf) -> None:
+    ran = odf("sql", 'SELECT "station", "a text", "PM25" AS `pm25` FROM port-haven.air-readings LIMIT 1')
+    assert ran.code == 0
+    assert '"station" is a string in Spark SQL; `station` is the column' in ran.err
+    assert '"PM25" is a string' in ran.err and '"a text" is a string' not in ran.err
+    assert "is a string" not in odf("sql", "SELECT station FROM port-haven.air-readings LIMIT 1").err
+
+
 def test_a_query_only_reads_datasets(odf: Odf, tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")

@@ -27,6 +27,7 @@ from odf_tui.actions.model import Situation
 from odf_tui.features.sql.controller import SqlController
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel
 from odf_tui.panes.data.view import DataPane
+from odf_tui.state.saved_session import load_layout
 from odf_tui.text.sql_completion import aliases, complete
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
@@ -462,6 +463,27 @@ async def test_a_removed_editor_can_be_painted_until_its_panel_is_gone(
         finally:
             sibling.may_end.set()
         await removal
+
+
+async def test_the_first_key_replaces_the_first_query(source: Scenario) -> None:
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("s")
+        await type_text(drive, "SEL")
+        assert panel(drive).editor.text == "SEL"
+
+
+async def test_a_query_that_did_not_run_survives_the_end_of_the_program(source: Scenario) -> None:
+    async with driven(source, (120, 40)) as drive:
+        await drive.press("s")
+        await drive.until(lambda: not drive.bench.query_one("#jobs").display)  # the editor has the window
+        await drive.press("ctrl+l")
+        await type_text(drive, "SELECT 7")
+        await drive.until(lambda: load_layout(source.folder).query == "SELECT 7")
+    async with driven(source, (160, 50)) as drive:
+        drive.bench.state.layout.query = "SELECT 7"
+        await drive.press("s")
+        assert panel(drive).editor.text == "SELECT 7"
+        assert drive.bench.query_one("#jobs").display
 
 
 def test_the_first_query_is_over_the_selected_dataset(source: Scenario) -> None:

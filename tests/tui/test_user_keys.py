@@ -34,9 +34,14 @@ def test_keys_have_several_notations() -> None:
     assert problems == []  # F1 is free: the help has another one
 
 
+def test_letters_of_all_languages_and_function_keys_can_be_used() -> None:
+    wanted = {"pull": "ü", "zoom": "F12", "verify": ["ж", "f3"]}
+    assert shown(wanted, "pull", "zoom", "verify") == (["ü", "f12", "ж"], [])
+
+
 def test_invalid_entries_are_reported_and_the_others_work() -> None:
     wanted = {
-        "pul": "p", "verify": "ctrl+m", "zoom": "alt+z", "copy": "f5", "edit": "nokey",
+        "pul": "p", "verify": "ctrl+m", "zoom": "alt+z", "copy": "alt+ü", "edit": "nokey",
         "pull": ["ctrl+i", "ctrl+l"],
     }  # fmt: skip
     found, problems = shown(wanted, "verify", "zoom", "copy", "edit", "pull")
@@ -45,7 +50,7 @@ def test_invalid_entries_are_reported_and_the_others_work() -> None:
         "unknown action 'pul': did you mean pull?",
         "verify: ctrl+m cannot be used: terminals send it as enter",
         "zoom: alt+z cannot be used: many terminals do not pass it on",
-        "copy: f5 cannot be used: terminals and desktops intercept it",
+        "copy: alt+ü cannot be used: many terminals do not pass it on",
         "edit: nokey cannot be used: unknown key",
         "pull: ctrl+i cannot be used: terminals send it as tab",
     ]

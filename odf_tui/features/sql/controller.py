@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+from textual.widgets import TextArea
+
 from odf_engine.api import Job, JobState, Query, QueryResult, Timestamp, one_line_summary
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
@@ -13,6 +16,7 @@ from odf_tui.actions.model import Hint
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller, Host
+from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_seconds, known_result
 from odf_tui.text.pinned_blocks import pins_text
@@ -41,7 +45,9 @@ class SqlController(Controller):
         super().__init__(host)
         self._open = self._opening = False
         self._removal: AwaitRemove | None = None
-        self._text = ""  # the text while the editor is closed, or while an older query is shown
+        # The text while the editor is closed, or while an older query is shown.
+        self._text = self.state.layout.query
+        self._template = ""
         self._job = ""  # id of the job of the newest query; _SUBMITTING until there is one
         self._shown_job = ""  # the job whose outcome is shown
         self._history: tuple[str, ...] = ()
@@ -56,7 +62,15 @@ class SqlController(Controller):
             SqlPanel.CommandRequested: self._run_command,
             SqlPanel.ColumnsRequested: self._read_columns,
             SqlPanel.QuerySubmitted: self._run_query,
+            TextArea.Changed: lambda _: self.state.layout_changed.send(None),
         }
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Save the text of the editor, which may not have run yet."""
+        panel, text = self.sql_panel, self._text
+        if panel is not None and self._history_index == len(self._history):
+            text = panel.editor.text
+        return replace(layout, query="" if text == self._template else text)
 
     @property
     def sql_panel(self) -> SqlPanel | None:
@@ -118,7 +132,10 @@ class SqlController(Controller):
             try:
                 if self._removal is not None:
                     await self._removal
-                panel = await self._open_panel(self._text or self._first_query())
+                self._template = self._first_query()
+                panel = await self._open_panel(self._text or self._template)
+                if panel.editor.text == self._template:
+                    panel.editor.select_all()  # the first key replaces it
             finally:
                 self._opening = False
         row = self.state.row
