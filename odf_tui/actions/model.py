@@ -25,8 +25,8 @@ class Situation(msgspec.Struct, frozen=True):
         block, job: the selected block and job.
         has_rows: whether the pane of rows shows rows.
         datasets: number of datasets.
-        pullable: number of datasets that can be pulled.
-        remotes: number of datasets with remotes.
+        pullable: whether a dataset can be pulled.
+        remotes: whether a dataset has remotes.
         worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
         up: what escape would leave: ``filter``, ``zoom`` or ``pane``, or "" for nothing.
         findings: whether a verification found problems in the blocks that are shown.
@@ -40,8 +40,8 @@ class Situation(msgspec.Struct, frozen=True):
     job: Job | None = None
     has_rows: bool = False
     datasets: int = 0
-    pullable: int = 0
-    remotes: int = 0
+    pullable: bool = False
+    remotes: bool = False
     worker: str = "connected"
     up: str = ""
     findings: bool = False

@@ -99,6 +99,7 @@ class AppState:
 
     Attributes:
         datasets: all datasets, by name.
+        has_remotes: whether one of them has a remote.
         healths: the health of each dataset, by its id.
         jobs: the jobs.
         rates: the rates of running jobs.
@@ -124,6 +125,7 @@ class AppState:
 
     def __init__(self, layout: SavedLayout | None = None) -> None:
         self.datasets: list[DatasetRow] = []
+        self.has_remotes = False
         self.healths: dict[str, Health] = {}
         self.jobs, self.rates = JobBook(), JobRates()
         self.selected = ""
@@ -164,6 +166,7 @@ class AppState:
     def set_datasets(self, rows: Sequence[DatasetRow]) -> None:
         """Replace all datasets."""
         self.datasets = list(rows)
+        self.has_remotes = any(row.remotes for row in rows)
         self.healths = dataset_healths(self.datasets, self.jobs)
         self.datasets_changed.send(None)
 

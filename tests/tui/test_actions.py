@@ -121,7 +121,7 @@ def keys_dialog(situation: Situation) -> KeysDialog:
 
 
 async def test_the_key_list_shows_valid_actions_and_runs_them() -> None:
-    situation = Situation("blocks", dataset=dataset("a"), block=block_line(2), datasets=8, pullable=4)
+    situation = Situation("blocks", dataset=dataset("a"), block=block_line(2), datasets=8, pullable=True)
     async with shown(keys_dialog(situation)) as (app, pilot):
         choices = app.screen.query_one(Choices)
         listed = {choice.id for choice in choices.choices if not choice.heading}

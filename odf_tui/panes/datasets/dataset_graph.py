@@ -74,6 +74,7 @@ class GraphModel(msgspec.Struct):
         edges: pairs of ids, each from an upstream to a downstream dataset.
         names: the names of all datasets, by id.
         rates: the rates of running jobs as text, by the id of their dataset.
+        links: the edges by dataset.
     """
 
     rows: dict[str, DatasetRow] = {}
@@ -82,6 +83,11 @@ class GraphModel(msgspec.Struct):
     edges: list[Edge] = []
     names: Mapping[str, str] = {}
     rates: Mapping[str, str] = {}
+    links: DatasetLinks = msgspec.field(default_factory=lambda: DatasetLinks())
+
+    def __post_init__(self) -> None:
+        """Set the links of the edges."""
+        self.links = DatasetLinks(self.edges)
 
     def health(self, dataset: str) -> Health:
         """Return the health of a dataset."""
@@ -92,6 +98,21 @@ class GraphModel(msgspec.Struct):
         return list_health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
 
 
+class DatasetLinks:
+    """The direct inputs and outputs of datasets.
+
+    Attributes:
+        inputs, outputs: ids of the datasets upstream and downstream of a dataset, by its id.
+    """
+
+    def __init__(self, edges: Iterable[Edge] = ()) -> None:
+        self.inputs: dict[str, list[str]] = {}
+        self.outputs: dict[str, list[str]] = {}
+        for source, target in edges:
+            self.inputs.setdefault(target, []).append(source)
+            self.outputs.setdefault(source, []).append(target)
+
+
 class LineageDrawing:
     """The upstream and downstream datasets of a dataset, direct and indirect.
 
@@ -100,20 +121,21 @@ class LineageDrawing:
         edges: the edges between them.
     """
 
-    def __init__(self, edges: Iterable[Edge], dataset: str | None) -> None:
-        inputs: dict[str, list[str]] = {}
-        outputs: dict[str, list[str]] = {}
-        for source, target in edges:
-            inputs.setdefault(target, []).append(source)
-            outputs.setdefault(source, []).append(target)
-        self.upstream = _find_reachable(dataset, inputs)
-        self.downstream = _find_reachable(dataset, outputs)
-        upstream, downstream = self.upstream | {dataset}, self.downstream | {dataset}
+    def __init__(self, links: DatasetLinks, dataset: str | None) -> None:
+        self.upstream = _find_reachable(dataset, links.inputs)
+        self.downstream = _find_reachable(dataset, links.outputs)
+        start = set() if dataset is None else {dataset}
         self.edges = [
-            (source, target)
-            for source, target in edges
-            if (target in upstream and source in self.upstream)
-            or (source in downstream and target in self.downstream)
+            *(
+                (source, target)
+                for target in self.upstream | start
+                for source in links.inputs.get(target, ())
+            ),
+            *(
+                (source, target)
+                for source in self.downstream | start
+                for target in links.outputs.get(source, ())
+            ),
         ]
 
     @property
@@ -146,7 +168,7 @@ class GraphDrawing:
         self._extra = 0
         self._layout: Layout = draw_layout([], {})
         self._at_row: list[list[tuple[LabelPosition, str]]] = []
-        self._lineage = LineageDrawing([], None)
+        self._lineage = LineageDrawing(DatasetLinks(), None)
         self._highlighted = LineSegments([])
 
     def load(self) -> None:
@@ -192,7 +214,7 @@ class GraphDrawing:
     def highlight(self, selected: str | None) -> set[int]:
         """Highlight the lineage of the selected dataset. Returns the rows to repaint."""
         before = self._lineage
-        self._lineage = LineageDrawing(self.model.edges, selected)
+        self._lineage = LineageDrawing(self.model.links, selected)
         self._highlighted = LineSegments(self._routes(self._lineage))
         places, rows = self._layout.positions, set[int]()
         for lineage in (before, self._lineage):
@@ -466,7 +488,7 @@ class DatasetTable:
         self._order: list[str] = []
         self._index: dict[str, int] = {}
         self._widths: list[int] = []
-        self._lineage = LineageDrawing([], None)
+        self._lineage = LineageDrawing(DatasetLinks(), None)
 
     def load(self) -> None:
         """Sort the rows and compute the widths, after the model or the order changed."""
@@ -509,7 +531,7 @@ class DatasetTable:
     def highlight(self, selected: str | None) -> set[int]:
         """Mark the lineage of the selected dataset. Returns the lines to repaint."""
         before = self._lineage
-        self._lineage = LineageDrawing(self.model.edges, selected)
+        self._lineage = LineageDrawing(self.model.links, selected)
         return {self._index[node] for node in before.nodes | self._lineage.nodes if node in self._index}
 
     def first_dataset(self) -> str | None:

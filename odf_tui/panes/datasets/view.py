@@ -14,7 +14,7 @@ from odf_engine.api import Failure, Job, JobState
 from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.text import count_of, format_zoned_time, printable
 from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_graph
-from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetTable, GraphDrawing, GraphModel
+from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetLinks, DatasetTable, GraphDrawing, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, Health
 from odf_tui.text.format import Span, ellipsize_middle
@@ -219,6 +219,7 @@ class GraphView(LineView):
         shown, edges = filter_graph(rows, text, healths)
         model = self._model
         model.rows, model.healths, model.edges = {row.id: row for row in shown}, healths, edges
+        model.links = DatasetLinks(edges)
         model.names = {row.id: row.name for row in rows}
         self._drawing.load()
         if self.selected not in model.rows:
