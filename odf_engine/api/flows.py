@@ -124,12 +124,24 @@ class WorkspaceFlows:
             NotFound: there is no such flow.
             InvalidManifest: its file is invalid.
         """
-        self.documents.accept(self.documents.read(name))
+        self._begin(self.documents.read(name))
+        return self.summary(name)
+
+    def accept(self, flow: Flow) -> None:
+        """Accept a definition. A paused flow stays paused."""
+        state = self.store.states().get(flow.name)
+        if state is not None and state.paused:
+            self.documents.accept(flow)
+        else:
+            self._begin(flow)
+
+    def _begin(self, flow: Flow) -> None:
+        """Accept a definition; it handles the times from now on."""
+        self.documents.accept(flow)
         now = time.time()
         self.store.change(
-            name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
+            flow.name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
         )
-        return self.summary(name)
 
     def pause(self, name: str) -> None:
         """Pause a flow. A run in progress continues.

@@ -46,12 +46,17 @@ class CheckResult(JobResult, frozen=True):
 
 
 class Check(JobRequest[CheckResult], frozen=True, tag="check"):
-    """Evaluate the checks of a dataset, or of its branch, on its stored rows. Nothing is changed."""
+    """Evaluate the checks of a dataset, or of its branch, on its stored rows. Nothing is changed.
+
+    Attributes:
+        definition: a check to try in place of the stored checks, or "" for these.
+    """
 
     read_only = True
 
     dataset: str
     branch: str = ""
+    definition: str = ""
 
     @property
     def needs_spark(self) -> bool:
@@ -61,7 +66,8 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         branch = self.branch or UNSET
-        checks = check_gate.load_checks(workspace, entry, partial(context.session, reporter))
+        session = partial(context.session, reporter)
+        checks = check_gate.load_checks(workspace, entry, session, self.definition)
         if checks is None:
             reporter.log(f"{entry.alias} has no checks")
             return CheckResult(str(entry.alias), branch=branch)

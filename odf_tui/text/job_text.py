@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from odf_engine.api import JOB_KINDS as JOB_KINDS
 from odf_engine.api import (
     Check,
+    CheckResult,
     Failure,
     Job,
     JobRequest,
@@ -456,9 +457,14 @@ def _failure_details(error: Failure) -> Iterator[str]:
 def check_spans(job: Job) -> list[list[Span]]:
     """Return the results of a job that has evaluated checks as lines."""
     result = known_result(job.result, Check) if job.kind == "check" and job.state is JobState.done else None
+    return [] if result is None else check_result_spans(result)
+
+
+def check_result_spans(result: CheckResult) -> list[list[Span]]:
+    """Return the results of checks on stored rows as lines."""
     lines: list[list[Span]] = []
     styles = {"passed": "good", "warning": "warn", "failed": "bad"}
-    for outcome in result.results if result is not None else ():
+    for outcome in result.results:
         rows = f" ({count_of(outcome.examined, 'row')} examined)"
         lines.append(
             [
