@@ -43,15 +43,14 @@ from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.api import alerts as workspace_alerts
-    from odf_engine.api import documents as workspace_documents
     from odf_engine.api import flows as workspace_flows
-    from odf_engine.api.operations import health
+    from odf_engine.api.operations import document_check, health
     from odf_engine.automation.alerts import metrics as workspace_metrics
     from odf_engine.workspace.documents.document import Document
     from odf_engine.workspace.fsck import FsckReport
 else:
     workspace_alerts = LazyModule("odf_engine.api.alerts")
-    workspace_documents = LazyModule("odf_engine.api.documents")
+    document_check = LazyModule("odf_engine.api.operations.document_check")
     workspace_flows = LazyModule("odf_engine.api.flows")
     health = LazyModule("odf_engine.api.operations.health")
     workspace_metrics = LazyModule("odf_engine.automation.alerts.metrics")
@@ -337,7 +336,7 @@ class Administration(WorkspaceEntries):
         Raises:
             InvalidManifest: a target or a column does not exist.
         """
-        return workspace_documents.check_document(self._workspace, document)
+        return document_check.check_document(self._workspace, document)
 
     @property
     def alerts(self) -> workspace_alerts.WorkspaceAlerts:

@@ -310,13 +310,13 @@ def jobs_of_run(run: Run, jobs: Mapping[str, Job]) -> list[Job]:
     return [job for job_id in run.jobs if (job := jobs.get(job_id)) is not None and job.state.final]
 
 
-def outcomes_of_jobs(jobs: Iterable[Job]) -> Iterator[str]:
+def outcomes_of_run(jobs: Iterable[Job], warnings: Iterable[JobWarning]) -> Iterator[str]:
     """Yield the changes and the warnings of the jobs of a run, such as ``cases: +90 -5 rows``."""
     for job in jobs:
         if job.state is JobState.done and job.kind in ("pull", "ingest"):
             yield f"{job.target}: {job_outcome(job)[0]}"
-        for warning in job.warnings:
-            yield f"warning: {warning.text}"
+    for warning in warnings:
+        yield f"warning: {warning.text}"
 
 
 def warnings_text(warnings: Sequence[JobWarning]) -> str:

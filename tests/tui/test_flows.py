@@ -11,6 +11,7 @@ import pytest
 
 from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import JobWarning
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
 from odf_engine.jobs.check import Check, CheckResult
@@ -54,7 +55,9 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
         flows.resume(name)
     state = flows.store.states()["nightly"]
     run = flows.store.begin(state, "Schedule", 1e9, 1e9)
-    flows.store.set_output(run.id, "$ sh fetch.sh\nfetched \x1b 7\n")
+    rows = "".join(f"row {at}\n" for at in range(30))
+    flows.store.set_output(run.id, f"$ sh fetch.sh\n{rows}fetched \x1b 7\n")
+    flows.store.set_warnings(run.id, [JobWarning("late-rows", "2 late rows", 2, "my.rows")])
     flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
     return flows
 
@@ -93,7 +96,13 @@ async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size:
         await pilot.press("j")
         await until(pilot, lambda: "no network (job 7)" in app.about())
         assert "newest 1 run, 1 failed" in app.about()
-        assert "   fetched ␛ 7" in app.about()
+        assert "   fetched ␛ 7" in app.about() and "warning: 2 late rows" in app.about()
+        assert "12 lines before: press o" in app.about() and "row 10\n" not in app.about()
+        await pilot.press("o")
+        await until(pilot, lambda: "Output of nightly: run 1" in app.text())
+        assert "$ sh fetch.sh" in app.text() and "row 10" in app.text()
+        await pilot.press("escape", "k", "o")
+        await until(pilot, lambda: "no run of hourly has output" in app.text())
 
 
 async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from odf_engine.api import Flow, Job, Run, Timestamp
+from odf_engine.api import Flow, Job, JobWarning, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
 from odf_tui.features.automation.documents_screen import (
@@ -20,10 +21,27 @@ from odf_tui.features.automation.documents_screen import (
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, flow_templates
 from odf_tui.text.format import Span, fit_width, format_duration
-from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs
+from odf_tui.text.job_text import jobs_of_run, outcomes_of_run
+from odf_tui.widgets.dialogs import TextDialog
 
 _RUNS: Final = 50
+_OUTPUT_LINES: Final = 20
+"""Number of the last lines of the newest run's output in the list of runs."""
 _OUTCOME: Final = 12
+
+
+class RunLogs(NamedTuple):
+    """What runs did.
+
+    Attributes:
+        jobs: jobs by id, as far as the job log has them.
+        warnings: the warnings of the tasks, by the id of the run.
+        outputs: outputs of the commands, by the id of the run.
+    """
+
+    jobs: Mapping[str, Job]
+    warnings: Mapping[int, Sequence[JobWarning]]
+    outputs: Mapping[int, str]
 
 
 class FlowsScreen(DocumentsScreen[Flow]):
@@ -41,12 +59,13 @@ class FlowsScreen(DocumentsScreen[Flow]):
         "no flows yet: press n",
         "A flow runs tasks by schedule, or when datasets change: odf help flows",
     )
-    keys = "⏎ runs now · p pauses, resumes"
+    keys = "⏎ runs now · p pauses, resumes · o output"
     poll_seconds = 1.0
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("5", "dismiss(None)", "close", show=False),
         Binding("enter", "run", "run the flow now", show=False),
+        Binding("o", "output", "show the complete output of the runs", show=False),
         Binding("p", "pause", "pause the flow; or resume it, and accept its definition", show=False),
     ]
     _flows: WorkspaceFlows | None = None
@@ -81,8 +100,9 @@ class FlowsScreen(DocumentsScreen[Flow]):
         if flow is None:
             return Listing(lines, "", [])
         runs = self.flows.runs(flow.name, _RUNS)
-        jobs, outputs = self.flows.jobs_of(runs), self.flows.outputs(runs[:1])
-        return Listing(lines, flow.name, about_lines(flow, runs, jobs, outputs))
+        jobs = self.flows.jobs_of(runs)
+        logs = RunLogs(jobs, self.flows.warnings(runs, jobs), self.flows.outputs(runs[:1]))
+        return Listing(lines, flow.name, about_lines(flow, runs, logs))
 
     def templates(self, dataset: TemplateDataset, used: Collection[str]) -> list[Template]:
         """Return the templates of flows."""
@@ -110,6 +130,34 @@ class FlowsScreen(DocumentsScreen[Flow]):
             self.say(f"{flow.name} is {flow.state}: {way_out}", "warn")
             return
         self.start(self.change(lambda: self.flows.request(flow.name), f"{flow.name} runs now"))
+
+    def action_output(self) -> None:
+        """Show the output of the runs of the flow under the cursor."""
+        if name := self.selected:
+            self.start(self._show_output(name))
+
+    async def _show_output(self, name: str) -> None:
+        runs = await asyncio.to_thread(self.flows.runs, name, _RUNS)
+        outputs = await asyncio.to_thread(self.flows.outputs, runs)
+        shown = [run for run in runs if run.id in outputs]
+        if not shown:
+            self.say(f"no run of {name} has output: only tasks of the kind Command have some", "warn")
+            return
+        at = 0
+
+        def page() -> tuple[str, list[list[Span]]]:
+            run = shown[at]
+            begun = format_time_seconds(Timestamp.from_seconds(run.begun))
+            lines: list[list[Span]] = [[(f" {printable(line)}", "")] for line in outputs[run.id].splitlines()]
+            return f"Output of {name}: run {run.id}, {begun}", lines
+
+        def step(by: int) -> None:
+            nonlocal at
+            at = max(min(at - by, len(shown) - 1), 0)
+            dialog.show(*page())
+
+        dialog = TextDialog(*page(), lambda text: self.host.copy_text("output", text), step)
+        await self.app.push_screen_wait(dialog)
 
     def action_pause(self) -> None:
         """Pause the flow under the cursor; resume it, and accept its definition, if it is not active."""
@@ -140,14 +188,8 @@ def until_text(due: float | None, now: float) -> str:
     return "now" if due <= now else f"in {format_duration(max(due - now, 1))}"
 
 
-def run_lines(runs: Sequence[Run], known: Mapping[str, Job], outputs: Mapping[int, str]) -> list[list[Span]]:
-    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason, results, output.
-
-    Args:
-        runs: the runs.
-        known: their jobs by id, as far as the job log has them.
-        outputs: outputs of their commands, by the id of the run.
-    """
+def run_lines(runs: Sequence[Run], logs: RunLogs) -> list[list[Span]]:
+    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason, results, output."""
     lines: list[list[Span]] = []
     for run in runs:
         begun = format_time_seconds(Timestamp.from_seconds(run.begun))
@@ -163,16 +205,16 @@ def run_lines(runs: Sequence[Run], known: Mapping[str, Job], outputs: Mapping[in
         )
         if run.reason:
             lines.append([(f"   {printable(run.reason)}", STATE_STYLES.get(run.state, ""))])
-        for text in outcomes_of_jobs(jobs_of_run(run, known)):
+        for text in outcomes_of_run(jobs_of_run(run, logs.jobs), logs.warnings[run.id]):
             lines.append([(f"   {printable(text)}", "warn" if text.startswith("warning: ") else "muted")])
-        for text in outputs.get(run.id, "").splitlines():
-            lines.append([(f"   {printable(text)}", "muted")])
+        output = logs.outputs.get(run.id, "").splitlines()
+        if len(output) > _OUTPUT_LINES:
+            lines.append([(f"   … {count_of(len(output) - _OUTPUT_LINES, 'line')} before: press o", "muted")])
+        lines += [[(f"   {printable(text)}", "muted")] for text in output[-_OUTPUT_LINES:]]
     return lines
 
 
-def about_lines(
-    flow: FlowSummary, runs: Sequence[Run], jobs: Mapping[str, Job], outputs: Mapping[int, str]
-) -> list[list[Span]]:
+def about_lines(flow: FlowSummary, runs: Sequence[Run], logs: RunLogs) -> list[list[Span]]:
     """Return the lines about a flow: targets, triggers, reason, runs, output of the newest run."""
     lines: list[list[Span]] = []
     if flow.state in ("new", "changed"):
@@ -186,4 +228,4 @@ def about_lines(
         return [*lines, [], [(" no runs yet", "muted")]]
     failed = sum(run.state == "failed" for run in runs)
     newest = f" newest {count_of(len(runs), 'run')}" + (f", {failed} failed" if failed else "")
-    return [*lines, [], [(newest, "head")], *run_lines(runs, jobs, outputs)]
+    return [*lines, [], [(newest, "head")], *run_lines(runs, logs)]
