@@ -28,11 +28,13 @@ class CheckResult(JobResult, frozen=True):
         name: alias of the dataset.
         results: results of the rules; empty without checks or rows.
         branch: the checked branch; absent for the head.
+        is_trial: whether a definition was tried that is not stored; absent if not.
     """
 
     name: str = ""
     results: list[RuleResult] = []
     branch: str | UnsetType = UNSET
+    is_trial: bool | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -76,7 +78,7 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         for rule in results:
             level = {"failed": "error", "warning": "warning"}.get(rule.outcome, "info")
             reporter.log(rule.text, level)
-        return CheckResult(str(entry.alias), results, branch)
+        return CheckResult(str(entry.alias), results, branch, bool(self.definition) or UNSET)
 
     @classmethod
     def summarize(cls, result: CheckResult) -> JobSummary:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final, Literal
 
 from rich.style import Style
+from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widgets import TextArea
@@ -91,6 +92,16 @@ class YamlEditor(CodeEditor):
     def __init__(self, text: str) -> None:
         super().__init__(text, id="yaml", tab_behavior="indent")
         self.indent_width = 2
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Indent a new line as the line above."""
+        if event.key != "enter":
+            await super()._on_key(event)
+            return
+        event.stop()
+        event.prevent_default()
+        line = self.document[self.cursor_location[0]]
+        self.replace("\n" + line[: len(line) - len(line.lstrip(" "))], *self.selection)
 
     def styled_parts(self) -> Iterator[tuple[int, str, str]]:
         """Yield the keys, the comments, and the parts of queries."""

@@ -122,8 +122,9 @@ async def test_unsaved_changes_are_discarded_only_after_a_question(fakes: Fakes)
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
         await pilot.press("n", "s")
         await until(pilot, lambda: isinstance(app.screen, DocumentEditor))
-        await pilot.press("x", "escape", "n")
-        assert editor(app).text.startswith("x")
+        editor(app).editor.move_cursor((6, 4))
+        await pilot.press("end", "enter", "x", "escape", "n")
+        assert editor(app).text.splitlines()[7] == "    x"  # a new line has the indent of the one above
         await pilot.press("escape", "y")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
 

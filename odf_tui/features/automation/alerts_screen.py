@@ -38,7 +38,7 @@ class AlertsScreen(DocumentsScreen[Alert]):
         Column("events"),
     )
     advice = ("no alerts yet: press n", "An alert sends a message when an event occurs: odf help alerts")
-    keys = "a accepts · t sends a test"
+    keys = "a accepts · t tests"
     poll_seconds = 2.0
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "test", "send a test message", show=False)]

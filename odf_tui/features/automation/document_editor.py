@@ -18,6 +18,7 @@ from textual.widgets import TextArea
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
 from odf_tui.text.format import Span, error_with_hint
+from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.code_editor import YamlEditor
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
 from odf_tui.widgets.line_view import WrappedLines
@@ -76,6 +77,10 @@ class DocumentEditor(Dialog[str]):
             box.border_subtitle = Content(f"^s stores · {tries}^o opens your editor · esc closes")
             yield YamlEditor(self._initial)
             yield WrappedLines(id="verdict")
+
+    def key_list(self) -> list[Choice]:
+        """Return the keys, without the one for a trial if there is none."""
+        return [key for key in super().key_list() if key.id != "try" or self._actions.trial is not None]
 
     @property
     def editor(self) -> YamlEditor:

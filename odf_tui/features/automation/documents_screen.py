@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.timer import Timer
 
 from odf_engine.api import Document, DocumentEntry, Unreadable
 from odf_engine.api.model import DatasetRow
@@ -22,6 +23,7 @@ from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, ConfirmDialog, DecisionDialog, Dialog, PickerDialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
+from odf_tui.widgets.status_bar import NOTICE_SECONDS
 
 if TYPE_CHECKING:
     from odf_tui.services.controller import Host
@@ -183,6 +185,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         self.host, self.workspace = host, host.workspace
         self._dataset = dataset if dataset is not None else host.state.row
         self._lock = asyncio.Lock()
+        self._hiding: Timer | None = None
 
     def heading(self) -> str:
         """Return the title."""
@@ -222,7 +225,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         """Yield the list, the lines about one document, and the line of a message."""
         with Vertical(classes="dialog reader documents") as box:
             box.border_title = Content(printable(self.heading()))
-            box.border_subtitle = Content(f"n new · e edits · d removes · {self.keys} · esc closes")
+            box.border_subtitle = Content(f"n new · e edits · {self.keys} · ? keys · esc closes")
             yield DocumentList(self.columns, self.advice)
             yield WrappedLines(id="about-document")
             yield WrappedLines(id="message")
@@ -238,7 +241,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
 
     def on_mount(self) -> None:
         """Read the documents."""
-        self.query_one("#message").display = False
+        self._hide_message()
         self.reload()
         if self.poll_seconds:
             self.set_interval(self.poll_seconds, self.reload)
@@ -256,14 +259,22 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         self.query_one("#about-document", WrappedLines).move(move)
 
     def show_notice(self, text: str) -> None:
-        """Show a notice of the workbench here too."""
+        """Show a notice of the workbench here too, for as long as there."""
         self.say(text, "")
+        self._hiding = self.set_timer(NOTICE_SECONDS, self._hide_message)
 
     def say(self, text: str, style: str = "bad") -> None:
         """Show a message in the last line."""
+        self._hide_message()
         line = self.query_one("#message", WrappedLines)
         line.display = True
         line.set([[(f" {printable(text)}", style)]])
+
+    def _hide_message(self) -> None:
+        if self._hiding is not None:
+            self._hiding.stop()
+            self._hiding = None
+        self.query_one("#message").display = False
 
     def reload(self) -> None:
         """Read the documents, unless they are being read or changed."""
@@ -285,6 +296,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
 
     def start(self, steps: Coroutine[Any, Any, None]) -> None:
         """Run steps. An error is shown in the last line."""
+        self._hide_message()
 
         async def run() -> None:
             try:

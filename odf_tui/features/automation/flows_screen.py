@@ -59,7 +59,7 @@ class FlowsScreen(DocumentsScreen[Flow]):
         "no flows yet: press n",
         "A flow runs tasks by schedule, or when datasets change: odf help flows",
     )
-    keys = "⏎ runs now · p pauses, resumes · o output"
+    keys = "⏎ runs · p pauses · o output"
     poll_seconds = 1.0
 
     BINDINGS: ClassVar[list[BindingType]] = [
