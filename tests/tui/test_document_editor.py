@@ -113,6 +113,14 @@ async def test_check_from_template_is_validated_tried_stored_and_edited(fakes: F
         await until(pilot, lambda: "no checks yet" in app.text())
 
 
+async def test_check_whose_column_is_gone_says_so_in_the_list(fakes: Fakes) -> None:
+    text = b"headers: {name: a}\nspec: {target: my.rows, rules: [{kind: NotNull, columns: [town]}]}\n"
+    documents(fakes, CheckDefinition).write(text, "a")
+    assert fakes.state.row is not None
+    async with shown(ChecksScreen(fakes.context, fakes.state.row), (160, 50)) as (app, pilot):
+        await until(pilot, lambda: "unknown column 'town'" in app.text() and "press e to edit a" in flat(app))
+
+
 async def test_unsaved_changes_are_discarded_only_after_a_question(fakes: Fakes) -> None:
     assert fakes.state.row is not None
     async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
@@ -199,6 +207,13 @@ async def test_alert_from_template_sends_a_test_message(fakes: Fakes) -> None:
         )
         await pilot.press("t")
         await until(pilot, lambda: "Connection refused – check the address" in app.text())
+        text = documents(fakes, Alert).text("webhook").replace(b"/odf}", b"/odf, signature: hmac-sha256}")
+        fakes.source.alerts.accept(documents(fakes, Alert).write(text, "webhook", replace=True))
+        await until(pilot, lambda: "press s to store one" in app.text())
+        await pilot.press("s", "ctrl+u", "x", "enter")
+        await until(pilot, lambda: "invalid secret: fewer than 16 characters" in app.text())
+        await pilot.press("s", "enter")
+        await until(pilot, lambda: "incomplete" not in app.text())
         await pilot.press("n", "o")
         await until(pilot, lambda: "kind: Terminal" in app.text())
         await pilot.press("ctrl+s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Collection, Sequence
 from typing import ClassVar, Final
 
@@ -20,6 +21,7 @@ from odf_tui.features.automation.documents_screen import (
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, alert_templates
 from odf_tui.text.format import Span, fit_width
+from odf_tui.widgets.dialogs import PromptDialog
 
 _MESSAGES: Final = 50
 _DELIVERY_STATE: Final = 8
@@ -41,7 +43,10 @@ class AlertsScreen(DocumentsScreen[Alert]):
     keys = "a accepts · t tests"
     poll_seconds = 2.0
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "test", "send a test message", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "test", "send a test message", show=False),
+        Binding("s", "secret", "store the secret that signs the requests of a webhook", show=False),
+    ]
 
     def heading(self) -> str:
         """Return the title."""
@@ -57,7 +62,7 @@ class AlertsScreen(DocumentsScreen[Alert]):
             return Listing(lines, "", alert_lines(self.workspace.alert_messages(_MESSAGES)))
         about = entry_spans(entry)
         if self._lacks_secret(entry):
-            about.append([(f" it has no secret: odf alert secret {entry.name} stores it", "warn")])
+            about.append([(" it has no secret to sign its requests: press s to store one", "warn")])
         return Listing(lines, entry.name, [*about, *alert_lines(alerts.messages(_MESSAGES, entry.name))])
 
     def _lacks_secret(self, entry: DocumentEntry[Alert] | Unreadable) -> bool:
@@ -98,6 +103,20 @@ class AlertsScreen(DocumentsScreen[Alert]):
         """Send a test message of the alert under the cursor."""
         if name := self.selected:
             self.start(self._test(name))
+
+    def action_secret(self) -> None:
+        """Store the secret of the alert under the cursor."""
+        if name := self.selected:
+            self.start(self._store_secret(name))
+
+    async def _store_secret(self, name: str) -> None:
+        alerts = self.workspace.alerts
+        await asyncio.to_thread(alerts.require_signed, name)
+        remark = "The receiver needs the same secret. This one is random."
+        dialog = PromptDialog(f"Secret of alert {name}", secrets.token_hex(32), remark, lambda _: "")
+        secret = await self.app.push_screen_wait(dialog)
+        if secret is not None:
+            await self.change(lambda: alerts.set_secret(name, secret), f"stored the secret of alert {name}")
 
     async def _test(self, name: str) -> None:
         self.say(f"sending a test message of {name}", "busy")

@@ -12,7 +12,7 @@ from odf_engine.api import Check, CheckDefinition, CheckReport, CheckResult, Doc
 from odf_engine.api.flows import ChecksView
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
-from odf_engine.errors import UsageError
+from odf_engine.errors import OdfError, UsageError
 from odf_tui.features.automation.document_editor import Lines
 from odf_tui.features.automation.documents_screen import (
     STATE_STYLES,
@@ -24,7 +24,7 @@ from odf_tui.features.automation.documents_screen import (
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, check_templates
 from odf_tui.services.controller import Host
-from odf_tui.text.format import Span
+from odf_tui.text.format import Span, error_with_hint
 from odf_tui.text.job_text import check_result_spans
 
 _COMMITS: Final = 20
@@ -67,8 +67,18 @@ class ChecksScreen(DocumentsScreen[CheckDefinition]):
         entries.sort(key=lambda entry: entry.name not in view.rules)
         entry = next((entry for entry in entries if entry.name == name), entries[0] if entries else None)
         lines = [_line(entry, view) for entry in entries]
-        about = [*(entry_spans(entry) if entry is not None else []), *self._results, *check_lines(view)]
+        about = [*(self._entry_lines(entry) if entry is not None else []), *self._results, *check_lines(view)]
         return Listing(lines, entry.name if entry is not None else "", about)
+
+    def _entry_lines(self, entry: DocumentEntry[CheckDefinition] | Unreadable) -> list[list[Span]]:
+        """Return why a check cannot be evaluated, such as a column that is gone."""
+        lines = entry_spans(entry)
+        if not isinstance(entry, Unreadable):
+            try:
+                self.workspace.check_document(entry.document)
+            except OdfError as error:
+                lines.append([(f" {error_with_hint(error)}: press e to edit {entry.name}", "bad")])
+        return lines
 
     def templates(self, dataset: TemplateDataset, used: Collection[str]) -> list[Template]:
         """Return the templates of checks."""
