@@ -44,12 +44,13 @@ from odf_engine.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from odf_engine.api import alerts as workspace_alerts
     from odf_engine.api import flows as workspace_flows
-    from odf_engine.api.operations import health
+    from odf_engine.api.operations import document_check, health
     from odf_engine.automation.alerts import metrics as workspace_metrics
     from odf_engine.workspace.documents.document import Document
     from odf_engine.workspace.fsck import FsckReport
 else:
     workspace_alerts = LazyModule("odf_engine.api.alerts")
+    document_check = LazyModule("odf_engine.api.operations.document_check")
     workspace_flows = LazyModule("odf_engine.api.flows")
     health = LazyModule("odf_engine.api.operations.health")
     workspace_metrics = LazyModule("odf_engine.automation.alerts.metrics")
@@ -328,6 +329,14 @@ class Administration(WorkspaceEntries):
     def documents(self, kind: type[D]) -> document_store.Documents[D]:
         """Return the documents of a kind: flows, checks or alerts."""
         return document_store.Documents(self._workspace.odf, kind)
+
+    def check_document(self, document: Document[Any]) -> list[str]:
+        """Check targets and columns of a flow, check or alert; return the names of the target datasets.
+
+        Raises:
+            InvalidManifest: a target or a column does not exist.
+        """
+        return document_check.check_document(self._workspace, document)
 
     @property
     def alerts(self) -> workspace_alerts.WorkspaceAlerts:

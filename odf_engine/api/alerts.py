@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from odf_engine.automation.alerts.definition import Alert, Webhook
 from odf_engine.automation.alerts.store import MAX_DEAD, AlertStore, Delivery, has_queue, read_newest
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 else:
     delivery = LazyModule("odf_engine.automation.alerts.delivery")
     event_collector = LazyModule("odf_engine.automation.alerts.event_collector")
+
+
+_MIN_SECRET: Final = 16
 
 
 class WorkspaceAlerts:
@@ -73,7 +76,13 @@ class WorkspaceAlerts:
             )
 
     def set_secret(self, name: str, secret: str | None) -> None:
-        """Store the secret of an alert, or remove it."""
+        """Store the secret of an alert, or remove it.
+
+        Raises:
+            UsageError: it is too short, or has control characters.
+        """
+        if secret is not None and (len(secret) < _MIN_SECRET or not secret.isprintable()):
+            raise UsageError(f"invalid secret: fewer than {_MIN_SECRET} characters, or control characters")
         Credentials(self._workspace.odf).set_alert_secret(name, secret)
 
     def send_test(self, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from odf_engine.automation.flows.definition import (
 )
 from odf_engine.automation.flows.scheduler import due_time
 from odf_engine.automation.flows.store import FlowState, FlowStore, Run
+from odf_engine.base.progress import JobWarning
 from odf_engine.checks.definition import checks_of
 from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
 from odf_engine.errors import NotFound, OdfError
@@ -96,8 +97,21 @@ class WorkspaceFlows:
         return self.store.runs(name, limit)
 
     def outputs(self, runs: Sequence[Run]) -> dict[int, str]:
-        """Return the end of the output of the commands of runs, by the id of the run."""
+        """Return the output of the commands of runs, by the id of the run."""
         return self.store.outputs(runs)
+
+    def warnings(self, runs: Sequence[Run], jobs: Mapping[str, Job]) -> dict[int, list[JobWarning]]:
+        """Return the warnings of the tasks of runs, by the id of the run.
+
+        Args:
+            runs: the runs.
+            jobs: their jobs, whose warnings are returned for runs of earlier versions.
+        """
+        of_jobs = {
+            run.id: [warning for name in run.jobs if name in jobs for warning in jobs[name].warnings]
+            for run in runs
+        }
+        return of_jobs | self.store.warnings(runs)
 
     def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
         """Return the jobs of runs by id; the log of jobs may lack old ones."""
@@ -124,12 +138,24 @@ class WorkspaceFlows:
             NotFound: there is no such flow.
             InvalidManifest: its file is invalid.
         """
-        self.documents.accept(self.documents.read(name))
+        self._begin(self.documents.read(name))
+        return self.summary(name)
+
+    def accept(self, flow: Flow) -> None:
+        """Accept a definition. A paused flow stays paused."""
+        state = self.store.states().get(flow.name)
+        if state is not None and state.paused:
+            self.documents.accept(flow)
+        else:
+            self._begin(flow)
+
+    def _begin(self, flow: Flow) -> None:
+        """Accept a definition; it handles the times from now on."""
+        self.documents.accept(flow)
         now = time.time()
         self.store.change(
-            name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
+            flow.name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
         )
-        return self.summary(name)
 
     def pause(self, name: str) -> None:
         """Pause a flow. A run in progress continues.

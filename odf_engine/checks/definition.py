@@ -216,15 +216,9 @@ class CheckSpec(TargetedSpec, frozen=True, kw_only=True):
 
 
 class CheckDefinition(Document[CheckSpec], frozen=True):
-    """A check. Its queries run only if the user has accepted it.
-
-    Attributes:
-        source: its text with positions.
-    """
+    """A check. Its queries run only if the user has accepted it."""
 
     word = "check"
-
-    source: DocumentSource
 
     @classmethod
     def create(cls, name: str, spec: CheckSpec, source: DocumentSource) -> CheckDefinition:
@@ -233,7 +227,7 @@ class CheckDefinition(Document[CheckSpec], frozen=True):
         Raises:
             InvalidManifest: a query is invalid, or two rules have the same name.
         """
-        check = cls(name, spec, source.digest, source)
+        check = cls(name, spec, source)
         for index, rule in enumerate(spec.rules):
             if isinstance(rule, SqlRule):
                 _check_syntax(rule.query, check.where(index, ".query"))

@@ -48,6 +48,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.rows.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.rows.projection import primary_key
 from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.documents.store import DocumentEntry
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class DatasetChecks:
         workspace: the workspace.
         entry: the dataset.
         session: returns a Spark session for queries, or None if there is no Spark.
+        definitions: checks that replace the stored ones. Without a session, their queries are not validated.
 
     Raises:
         InvalidManifest: a file is invalid, or names a column that the dataset does not have.
@@ -97,18 +99,27 @@ class DatasetChecks:
         InvalidQuery: a query is invalid.
     """
 
-    def __init__(self, workspace: Workspace, entry: DatasetEntry, session: StartSession | None) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        session: StartSession | None,
+        definitions: Sequence[CheckDefinition] | None = None,
+    ) -> None:
         self._workspace, self._entry, self._session = workspace, entry, session
-        entries = checks_of(workspace.odf, entry.alias, entry.id, workspace.config)
-        self._checks = [check.document for check in entries]
-        if not self._checks:
+        with_queries = definitions is None or session is not None
+        if definitions is None:
+            entries = checks_of(workspace.odf, entry.alias, entry.id, workspace.config)
+            _require_acceptance(entries)
+            definitions = [check.document for check in entries]
+        self._checks = definitions
+        if not definitions:
             return
-        _require_acceptance(entries)
         self._vocab = entry.dataset.state().vocabulary
         if (declared := declared_schema(entry.dataset.state())) is not None:
             for check, index, rule in self._rules():
                 self._check_rule(check, index, rule, declared)
-                if isinstance(rule, SqlRule):
+                if isinstance(rule, SqlRule) and with_queries:
                     self._check_query(check, index, rule, declared)
 
     def __bool__(self) -> bool:
@@ -419,10 +430,16 @@ def commit_rows(slices: Sequence[SliceSummary]) -> Iterator[int]:
 
 
 def load_checks(
-    workspace: Workspace, entry: DatasetEntry, session: StartSession | None
+    workspace: Workspace, entry: DatasetEntry, session: StartSession | None, definition: str = ""
 ) -> DatasetChecks | None:
-    """Return the checks of a dataset, or None if it has none. See :class:`DatasetChecks`."""
-    return DatasetChecks(workspace, entry, session) or None
+    """Return the checks of a dataset, or None if it has none. See :class:`DatasetChecks`.
+
+    Args:
+        workspace, entry, session: see :class:`DatasetChecks`.
+        definition: the text of a check that replaces the stored ones, or "".
+    """
+    given = [read_document(definition.encode(), "check", CheckDefinition)] if definition else None
+    return DatasetChecks(workspace, entry, session, given) or None
 
 
 def _result(

@@ -28,11 +28,13 @@ class CheckResult(JobResult, frozen=True):
         name: alias of the dataset.
         results: results of the rules; empty without checks or rows.
         branch: the checked branch; absent for the head.
+        is_trial: whether a definition was tried that is not stored; absent if not.
     """
 
     name: str = ""
     results: list[RuleResult] = []
     branch: str | UnsetType = UNSET
+    is_trial: bool | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -46,12 +48,17 @@ class CheckResult(JobResult, frozen=True):
 
 
 class Check(JobRequest[CheckResult], frozen=True, tag="check"):
-    """Evaluate the checks of a dataset, or of its branch, on its stored rows. Nothing is changed."""
+    """Evaluate the checks of a dataset, or of its branch, on its stored rows. Nothing is changed.
+
+    Attributes:
+        definition: a check to try in place of the stored checks, or "" for these.
+    """
 
     read_only = True
 
     dataset: str
     branch: str = ""
+    definition: str = ""
 
     @property
     def needs_spark(self) -> bool:
@@ -61,7 +68,8 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         workspace = context.workspace
         entry = workspace.resolve(self.dataset).on_branch(self.branch)
         branch = self.branch or UNSET
-        checks = check_gate.load_checks(workspace, entry, partial(context.session, reporter))
+        session = partial(context.session, reporter)
+        checks = check_gate.load_checks(workspace, entry, session, self.definition)
         if checks is None:
             reporter.log(f"{entry.alias} has no checks")
             return CheckResult(str(entry.alias), branch=branch)
@@ -70,7 +78,7 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         for rule in results:
             level = {"failed": "error", "warning": "warning"}.get(rule.outcome, "info")
             reporter.log(rule.text, level)
-        return CheckResult(str(entry.alias), results, branch)
+        return CheckResult(str(entry.alias), results, branch, bool(self.definition) or UNSET)
 
     @classmethod
     def summarize(cls, result: CheckResult) -> JobSummary:

@@ -123,7 +123,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
     "features.statistics.StatisticsController": {"statistics": "show_statistics"},
     "features.copy_command.CopyCommandController": {"copy_command": "copy"},
     "features.help_topics.HelpTopicsController": {"help_topics": "show_topics"},
-    "features.flows.FlowsController": {
+    "features.automation.controller.AutomationController": {
         "flows": "show_flows",
         "checks": "show_checks",
         "alerts": "show_alerts",

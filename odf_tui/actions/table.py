@@ -352,7 +352,7 @@ GENERAL_ACTIONS: Final = (
     Action("pane_2", ("2",), "go to the blocks"),
     Action("pane_3", ("3",), "go to the rows"),
     Action("pane_4", ("4",), "go to the jobs"),
-    Action("flows", ("5",), "show the flows: scheduled and triggered runs"),
+    Action("flows", ("5",), "create, edit and run flows: scheduled and triggered runs"),
     Action("next_pane", ("tab",), "go to the next pane"),
     Action("previous_pane", ("shift+tab",), "go to the previous pane"),
     Action("refresh", ("r", "ctrl+r"), "reload everything"),
@@ -556,7 +556,11 @@ DATASET_MENU_ACTIONS: Final = (
     _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
     _menu_action(_DATASET_MENU, "s", "compact", "merge small slices of the dataset", _compact_guard),
     _menu_action(
-        _DATASET_MENU, "k", "checks", "show checks, their results and rejected rows", require_readable_dataset
+        _DATASET_MENU,
+        "k",
+        "checks",
+        "create, edit and run checks; show their results",
+        require_readable_dataset,
     ),
     _menu_action(_DATASET_MENU, "r", "rename", "rename the dataset", require_dataset),
     _menu_action(
@@ -582,7 +586,7 @@ WORKSPACE_MENU_ACTIONS: Final = (
     _menu_action(_WORKSPACE_MENU, "t", "tokens", "create and revoke tokens for pushes"),
     _menu_action(_WORKSPACE_MENU, "a", "prove_answer", "write a proof of a query result"),
     _menu_action(_WORKSPACE_MENU, "v", "check_proof", "verify a proof of a query result"),
-    _menu_action(_WORKSPACE_MENU, "n", "alerts", "show the newest messages of alerts"),
+    _menu_action(_WORKSPACE_MENU, "n", "alerts", "create, edit and test alerts; show their messages"),
     _menu_action(_WORKSPACE_MENU, "f", "check_workspace", "check and repair the files of the workspace"),
 )
 

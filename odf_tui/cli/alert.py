@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import click
 
@@ -26,8 +26,6 @@ from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timez
 
 ORDER = 440
 MEANINGS = "alerts webhook webhooks notification notifications mail email smtp openlineage hook"
-
-_MIN_SECRET: Final = 16
 
 command = CommandGroup("alert", help=__doc__, example="odf alert add ops.yaml")
 
@@ -126,8 +124,6 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
             "cannot prompt for the secret: stdin is not a terminal",
             hint="pipe it to stdin, and use --stdin; or use --generate",
         )
-    if len(value) < _MIN_SECRET or not value.isprintable():
-        raise UsageError(f"invalid secret: fewer than {_MIN_SECRET} characters, or control characters")
     alerts.set_secret(alert_name, value)
     print_note(f"stored the secret of alert {alert_name}")
     if generate:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import click
 
-from odf_engine.api import Flow, Job, Run, Timestamp
+from odf_engine.api import Flow, Job, JobWarning, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import format_time_seconds, printable, zone_label
 from odf_engine.api.workspace import Workspace
@@ -23,7 +23,7 @@ from odf_tui.cli.shared.options import CommandGroup, options_of
 from odf_tui.cli.shared.output import Table, print_note, print_result, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
 from odf_tui.text.format import format_duration
-from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_jobs
+from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_run
 
 ORDER = 420
 MEANINGS = "flows schedule cron timer trigger pipeline automate"
@@ -165,8 +165,13 @@ def history(flow_name: str | None, limit: int, logs: bool) -> None:
     with _open_flows() as (_, flows):
         runs = flows.runs(flow_name, limit)
         jobs, outputs = flows.jobs_of(runs), flows.outputs(runs)
+        warnings = flows.warnings(runs, jobs)
         if flow_name is not None and not runs:
             flows.documents.require(flow_name)
+
+    def outcomes(run: Run) -> Iterator[str]:
+        return outcomes_of_run(jobs_of_run(run, jobs), warnings[run.id])
+
     rows = [
         [
             str(run.id),
@@ -176,13 +181,13 @@ def history(flow_name: str | None, limit: int, logs: bool) -> None:
             run.trigger + (f" {run.attempt}" if run.attempt else ""),
             run.state,
             " ".join(run.jobs),
-            printable("; ".join([*filter(None, [run.reason]), *outcomes_of_jobs(jobs_of_run(run, jobs))])),
+            printable("; ".join([*filter(None, [run.reason]), *outcomes(run)])),
         ]
         for run in runs
     ]
     headers = ["run", "flow", f"started ({zone_label()})", "duration", "trigger", "state", "jobs"]
     show(
-        [_run_json(run, jobs_of_run(run, jobs), outputs.get(run.id)) for run in runs],
+        [_run_json(run, jobs_of_run(run, jobs), warnings[run.id], outputs.get(run.id)) for run in runs],
         Table([*headers, "reason or results"], rows, ["run", "duration"]),
     )
     if logs and not options_of().json:
@@ -191,8 +196,10 @@ def history(flow_name: str | None, limit: int, logs: bool) -> None:
                 print_result(f"\nrun {run.id} of flow {run.flow}:\n{outputs[run.id].rstrip()}")
 
 
-def _run_json(run: Run, jobs: Sequence[Job], output: str | None) -> dict[str, Any]:
-    """Return a run for ``--json``, with the results of its jobs, and the output of its commands.
+def _run_json(
+    run: Run, jobs: Sequence[Job], warnings: Sequence[JobWarning], output: str | None
+) -> dict[str, Any]:
+    """Return a run for ``--json``, with the results and warnings of its jobs, and the output of its commands.
 
     Times are RFC 3339.
     """
@@ -207,6 +214,6 @@ def _run_json(run: Run, jobs: Sequence[Job], output: str | None) -> dict[str, An
             {"job": job.id, "kind": job.kind, "dataset": job.target, "text": job_outcome(job)[0]}
             for job in jobs
         ],
-        "warnings": [warning for job in jobs for warning in job.warnings],
+        "warnings": warnings,
         "output": output,
     }

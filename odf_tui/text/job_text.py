@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from odf_engine.api import JOB_KINDS as JOB_KINDS
 from odf_engine.api import (
     Check,
+    CheckResult,
     Failure,
     Job,
     JobRequest,
@@ -309,13 +310,13 @@ def jobs_of_run(run: Run, jobs: Mapping[str, Job]) -> list[Job]:
     return [job for job_id in run.jobs if (job := jobs.get(job_id)) is not None and job.state.final]
 
 
-def outcomes_of_jobs(jobs: Iterable[Job]) -> Iterator[str]:
+def outcomes_of_run(jobs: Iterable[Job], warnings: Iterable[JobWarning]) -> Iterator[str]:
     """Yield the changes and the warnings of the jobs of a run, such as ``cases: +90 -5 rows``."""
     for job in jobs:
         if job.state is JobState.done and job.kind in ("pull", "ingest"):
             yield f"{job.target}: {job_outcome(job)[0]}"
-        for warning in job.warnings:
-            yield f"warning: {warning.text}"
+    for warning in warnings:
+        yield f"warning: {warning.text}"
 
 
 def warnings_text(warnings: Sequence[JobWarning]) -> str:
@@ -456,9 +457,14 @@ def _failure_details(error: Failure) -> Iterator[str]:
 def check_spans(job: Job) -> list[list[Span]]:
     """Return the results of a job that has evaluated checks as lines."""
     result = known_result(job.result, Check) if job.kind == "check" and job.state is JobState.done else None
+    return [] if result is None else check_result_spans(result)
+
+
+def check_result_spans(result: CheckResult) -> list[list[Span]]:
+    """Return the results of checks on stored rows as lines."""
     lines: list[list[Span]] = []
     styles = {"passed": "good", "warning": "warn", "failed": "bad"}
-    for outcome in result.results if result is not None else ():
+    for outcome in result.results:
         rows = f" ({count_of(outcome.examined, 'row')} examined)"
         lines.append(
             [

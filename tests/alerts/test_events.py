@@ -17,7 +17,9 @@ from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.automation.flows.store import FlowState, FlowStore
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
+from odf_engine.checks.reports import RuleResult
 from odf_engine.derive.verify.model import IntegrityFinding
+from odf_engine.jobs.check import CheckResult
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.worker.job_log import JobLog
@@ -101,6 +103,14 @@ def test_branch_job_matches_the_pattern_of_its_dataset(home: Home) -> None:
     assert event is not None and (event.subject, event.data["branch"]) == ("my.rows", "staging")
     assert event.message == "pull my.rows@staging failed"
     assert select_kind(alert("JobFailed", "my.%"), event, Config()) == "JobFailed"
+
+
+def test_failed_rules_of_a_trial_are_no_failed_check() -> None:
+    result = RuleResult("c", "1", "NotNull(id)", "NotNull", "block", 3, 1, "1 row with null", [])
+    for is_trial, kinds in ((False, ["CheckFailed", "JobSucceeded"]), (True, ["JobSucceeded"])):
+        text = msgspec.json.encode(CheckResult("my.rows", [result], is_trial=is_trial)).decode()
+        event = job_event(Job("1", "check", "my.rows", "did:odf:1", JobState.done, NOW, result=text))
+        assert event is not None and event.kinds == kinds
 
 
 def test_failed_and_successful_flow_runs_become_events(home: Home) -> None:

@@ -68,3 +68,13 @@ def test_an_invalid_document_is_listed_shown_and_removed(folder: Path, word: str
     assert call_odf(word, "remove", "bad", cwd=folder).code == 0 and states(folder, word) == {}
     missing = call_odf(word, "show", "bad", cwd=folder)
     assert missing.code == 1 and f"{word} 'bad' not found" in missing.err
+
+
+@pytest.mark.parametrize("word", SPECS)
+def test_a_document_for_an_unknown_dataset_is_added_with_a_warning(folder: Path, word: str) -> None:
+    spec = SPECS[word].replace("my.%", "my.rows")
+    spec = spec if "target" in spec else f"target: my.rows, {spec}"
+    (folder / "a.yaml").write_text(f"headers: {{name: a}}\nspec: {{{spec}}}\n")
+    added = call_odf(word, "add", "a.yaml", cwd=folder)
+    assert added.code == 0 and f"added {word} a" in added.err
+    assert "! dataset 'my.rows' not found" in added.err and "a.yaml:2:16" in added.err

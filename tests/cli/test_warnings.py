@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf
 
@@ -55,6 +57,8 @@ def test_warnings_are_stored_and_shown_or_fail_a_job(fresh: Odf, tmp_path: Path)
     assert run.code == 1 and f"pull counties: warning: {TEXT}" in run.err
     (history,) = fresh("flow", "history", "strict", "--json").json
     assert (history["state"], history["warnings"]) == ("failed", [DUPLICATE])
+    with closing(FlowStore(tmp_path / ".odf")) as flows:  # the log of jobs may lack the job later
+        assert [warning.text for warning in flows.warnings(flows.runs())[history["id"]]] == [TEXT]
     assert len(fresh("tail", "counties", "--json").json) == 2
 
     # By default they are committed, with their warnings.

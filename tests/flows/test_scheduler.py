@@ -16,6 +16,7 @@ from odf_engine.automation.flows.clock import SteadyClock
 from odf_engine.automation.flows.definition import Flow, Retry, Schedule
 from odf_engine.automation.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
 from odf_engine.automation.flows.store import FILE, FlowStore, Run
+from odf_engine.base.progress import JobWarning
 from odf_engine.errors import OdfError
 from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.documents.values import Cron, Zone
@@ -127,15 +128,19 @@ def test_outputs_are_deleted_with_their_runs_and_added_to_earlier_files(tmp_path
     simulation.crash()
     with closing(sqlite3.connect(tmp_path / FILE)) as file:  # as an earlier version has written it
         file.executescript("DROP TRIGGER delete_output; DROP TABLE outputs")
+        file.executescript("DROP TRIGGER delete_warnings; DROP TABLE warnings")
     simulation.begin()
     newest, oldest = runs = simulation.store.runs("a")
     assert simulation.store.outputs(runs) == {}
     for text in ("half", "whole"):
         simulation.store.set_output(oldest.id, text)
     assert simulation.store.outputs(runs) == {oldest.id: "whole"}
+    warning = JobWarning("late-rows", "2 late rows", 2, "my.rows")
+    simulation.store.set_warnings(oldest.id, [warning])
+    assert simulation.store.warnings(runs) == {oldest.id: [warning]}
     with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
         file.execute("DELETE FROM runs WHERE id = ?", (oldest.id,))
-    assert simulation.store.outputs([newest, oldest]) == {}
+    assert simulation.store.outputs([newest, oldest]) == simulation.store.warnings([newest, oldest]) == {}
 
 
 def test_failed_writes_are_retried(tmp_path: Path) -> None:

@@ -143,13 +143,14 @@ async def test_a_command_runs_once_or_for_each_dataset(
         script = 'echo "$ODF_FLOW $0" >> ran'
         await read_task(f"kind: Command, run: [sh, -c, '{script}', '{argument}']").run(context)
     assert (workspace.folder / "ran").read_text().splitlines() == ["f once", "f my.root", "f my.derived"]
-    output = "seq 1 2000; echo the reason; exit 3"
-    with pytest.raises(OdfError, match=r"(?s)^sh ended with exit code 3: .*\n2000\nthe reason$"):
+    output = "seq 1 20000; echo the reason; exit 3"
+    with pytest.raises(OdfError, match=r"(?s)^sh ended with exit code 3: .*\n20000\nthe reason$"):
         await read_task(f"kind: Command, run: [sh, -c, '{output}']").run(context)
     printed = r"printf '\\033[1mone\\033[0m\\n 10%%\\r 90%%\\r\\n\\007\\tdone\\n' >&2"
     await read_task(f'kind: Command, run: [sh, -c, "{printed}"]').run(context)
     (_, long), (command, short) = context.outputs[-2:]
-    assert len(long) < 4097 and long.endswith("1999\n2000\nthe reason")
+    assert 65_000 < len(long) < 66_000 and long.endswith("19999\n20000\nthe reason")
+    assert long.startswith("1\n2\n3\n") and "\n… the middle of the output is left out …\n" in long
     assert command[0] == "sh" and short == "one\n 90%\n\tdone"
     with pytest.raises(OdfError, match="no-such-program: No such file"):
         await read_task("kind: Command, run: [no-such-program]").run(context)

@@ -12,7 +12,7 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.checks import key_rules
 from odf_engine.checks.definition import CheckDefinition
-from odf_engine.checks.gate import DatasetChecks
+from odf_engine.checks.gate import DatasetChecks, load_checks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
 from odf_engine.data.parquet.slice_rows import SliceProperties
 from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
@@ -223,6 +223,11 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
     add(pulled, "good", "data", "- {kind: Unique, columns: [id]}\n- {kind: RowCount, max: 1}")
     found = DatasetChecks(pulled.workspace, entry, None).check_stored(pulled.reporter)
     assert [(each.examined, each.failing) for each in found] == [(4, 4), (2, 1)]
+    trial = "headers: {name: trial}\nspec: {target: x, rules: [{kind: Sql, query: SELECT id FROM new_rows}]}"
+    checks = load_checks(pulled.workspace, entry, pulled.runtime.session, trial)
+    assert checks is not None
+    (tried,) = checks.check_stored(pulled.reporter)
+    assert (tried.check, tried.failing > 0) == ("trial", True)
     add(pulled, "good", "derived", "- {kind: Range, column: value, max: 1}")
     from odf_engine.metadata.yaml import read_manifests
 

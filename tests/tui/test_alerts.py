@@ -10,12 +10,14 @@ import pytest
 
 from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.base.config import UiConfig
-from odf_tui.features.flows import FlowsController
+from odf_tui.features.automation.alerts_screen import AlertsScreen
 from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.status_bar import StatusLine
 from tests.tui.context import Fakes
 from tests.tui.scripted_worker import open_haven
+from tests.tui.waiting import until
+from tests.tui.widget_app import shown
 
 
 @pytest.fixture
@@ -66,10 +68,7 @@ async def test_list_of_alerts_shows_delivery_state_and_error(tmp_path: Path, sto
     queue(store, "1", "pull my.rows failed: no network", b"{}")
     (delivery,) = store.due("ops", time.time(), 1)
     store.fail(delivery, "the server returned 503", time.time(), None)
-    fakes = Fakes(open_haven(tmp_path), answers=[None])
-    FlowsController(fakes.context).show_alerts()
-    await fakes.host.stories()
-    (dialog,) = fakes.host.dialogs
-    text = "\n".join("".join(part for part, _ in line) for line in dialog._lines)
-    assert "dead" in text and "JobFailed  pull my.rows failed: no network" in text
-    assert "the server returned 503" in text
+    async with shown(AlertsScreen(Fakes(open_haven(tmp_path)).context), (160, 50)) as (app, pilot):
+        await until(pilot, lambda: "the server returned 503" in app.text())
+        assert "dead" in app.text() and "JobFailed  pull my.rows failed: no network" in app.text()
+        assert "no alerts yet: press n" in app.text()

@@ -11,19 +11,22 @@ import pytest
 
 from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import JobWarning
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.worker.protocol import Job, JobState
 from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen
+from odf_tui.features.automation.checks_screen import ChecksScreen
+from odf_tui.features.automation.documents_screen import DocumentList
+from odf_tui.features.automation.flows_screen import FlowsScreen
 from odf_tui.panes.jobs.view import end_lines
 from odf_tui.widgets.line_view import WrappedLines
 from tests.sync.builders import make_root
 from tests.tui.context import Fakes
 from tests.tui.waiting import until
-from tests.tui.widget_app import WidgetApp
+from tests.tui.widget_app import WidgetApp, shown
 
 CHECK = b"""\
 headers: {name: cases}
@@ -52,7 +55,9 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
         flows.resume(name)
     state = flows.store.states()["nightly"]
     run = flows.store.begin(state, "Schedule", 1e9, 1e9)
-    flows.store.set_output(run.id, "$ sh fetch.sh\nfetched \x1b 7\n")
+    rows = "".join(f"row {at}\n" for at in range(30))
+    flows.store.set_output(run.id, f"$ sh fetch.sh\n{rows}fetched \x1b 7\n")
+    flows.store.set_warnings(run.id, [JobWarning("late-rows", "2 late rows", 2, "my.rows")])
     flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
     return flows
 
@@ -61,17 +66,23 @@ class Shown(WidgetApp):
     """An app with only this screen."""
 
     def __init__(self, odf: Path) -> None:
-        self.notices: list[str] = []
-        self.shown = FlowsScreen(lambda: WorkspaceFlows(odf), lambda text, style: self.notices.append(text))
+        opened: Any = OpenWorkspace(Workspace(odf.parent))
+        self.fakes = Fakes(opened)
+        self.shown = FlowsScreen(self.fakes.context)
         super().__init__(self.shown)
 
     def lines(self) -> list[str]:
-        rows = self.shown.query_one(FlowList)
+        rows = self.shown.query_one(DocumentList)
         return ["".join(text for text, _ in rows.spans(at)) for at in range(rows.count())]
 
     def about(self) -> str:
-        lines = self.shown.query_one("#about-flow", WrappedLines).source_lines
-        return "\n".join("".join(text for text, _ in line) for line in lines)
+        return about(self)
+
+
+def about(app: WidgetApp) -> str:
+    """Return the lines about the document under the cursor."""
+    lines = app.screen.query_one("#about-document", WrappedLines).source_lines
+    return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
@@ -85,7 +96,13 @@ async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size:
         await pilot.press("j")
         await until(pilot, lambda: "no network (job 7)" in app.about())
         assert "newest 1 run, 1 failed" in app.about()
-        assert "   fetched ␛ 7" in app.about()
+        assert "   fetched ␛ 7" in app.about() and "warning: 2 late rows" in app.about()
+        assert "12 lines before: press o" in app.about() and "row 10\n" not in app.about()
+        await pilot.press("o")
+        await until(pilot, lambda: "Output of nightly: run 1" in app.text())
+        assert "$ sh fetch.sh" in app.text() and "row 10" in app.text()
+        await pilot.press("escape", "k", "o")
+        await until(pilot, lambda: "no run of hourly has output" in app.text())
 
 
 async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Path) -> None:
@@ -104,15 +121,16 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     path = store_rejected(workspace.odf, staged, msgspec.structs.replace(report, results=[result]))
 
     opened: Any = OpenWorkspace(workspace)
-    fakes = Fakes(opened, "my.rows", answers=["run"])
-    FlowsController(fakes.context).show_checks()
-    await fakes.host.stories()
-    (dialog,) = fakes.host.dialogs
-    text = "\n".join("".join(part for part, _ in line) for line in dialog._lines)
-    assert " cases  NotNull(city), never" in text and "odf check accept cases" in text
-    assert f"block {last.sequence_number}  1 passed  signed" in text
-    assert f"3 rows  {path}" in text and "failed   cases: NotNull(city): 1 row with null" in text
-    assert "offset=4, city=None" in text
+    fakes = Fakes(opened, "my.rows", results={Check: CheckResult("my.rows", [result])})
+    assert fakes.state.row is not None
+    async with shown(ChecksScreen(fakes.context, fakes.state.row), (160, 50)) as (app, pilot):
+        await until(pilot, lambda: "offset=4, city=None" in app.text())
+        text = about(app)
+        assert " cases  NotNull(city), never" in text and "new: press a to review and accept it" in text
+        assert f"block {last.sequence_number}  1 passed  signed" in text
+        assert f"3 rows  {path}" in text and "failed   cases: NotNull(city): 1 row with null" in text
+        await pilot.press("r")
+        await until(pilot, lambda: "on all stored rows" in app.text())
     assert fakes.jobs.requests == [Check(dataset=str(entry.id))]
     marks = opened.rows(str(entry.id)).slices
     assert [mark.checks for mark in marks] == ["", "1 passed"]
@@ -139,9 +157,9 @@ async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -
         await until(pilot, lambda: "active" in app.lines()[0])
         flows.documents.path("nightly").write_text(FLOW.format(name="nightly").replace("30 2", "31 2"))
         await pilot.press("j")
-        await until(pilot, lambda: "changed" in app.lines()[1] and "odf flow resume" in app.about())
+        await until(pilot, lambda: "changed" in app.lines()[1] and "press a" in app.about())
         await pilot.press("enter")
-        assert app.notices[-1] == "nightly is changed: press p to accept it"
+        await until(pilot, lambda: "nightly is changed: press p to accept it" in app.text())
         await pilot.press("p")
         await until(pilot, lambda: "active" in app.lines()[1])
         await pilot.press("x", "y")

@@ -14,6 +14,7 @@ from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.check import Check
 from odf_engine.jobs.export import Export
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
@@ -76,6 +77,15 @@ def test_statistics_job_stores_the_statistics(entry, context):
     }
     found = load_statistics(context.host.folder / ".odf", str(entry.dataset.head()))
     assert found is not None and found.columns[-1].mean == 2.0
+
+
+def test_check_is_tried_on_stored_rows_without_being_stored(entry, context):
+    text = "headers: {name: ships}\nspec: {target: x, rules: [{kind: Unique, columns: [name]}]}\n"
+    assert run_request(Check(str(entry.id)), context, Reporter()) == {"name": "port/ships", "results": []}
+    tried = run_request(Check(str(entry.id), definition=text), context, Reporter())
+    (result,) = tried["results"]
+    assert tried["is_trial"] and (result["check"], result["examined"], result["failing"]) == ("ships", 3, 2)
+    assert not (context.host.folder / ".odf" / "checks").exists()
 
 
 def test_projection_can_be_analysed_and_exported(entry, context, tmp_path):

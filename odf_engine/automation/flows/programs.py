@@ -16,8 +16,9 @@ from typing import Final
 from odf_engine.automation.flows import command_guard
 from odf_engine.errors import OdfError
 
-_MAX_OUTPUT: Final = 4096
-"""Characters at the end of a program's output that are stored."""
+MAX_OUTPUT: Final = 1 << 16
+"""Characters of the output of a task that are stored: its start and its end."""
+_CUT: Final = "\n… the middle of the output is left out …\n"
 _MAX_REASON: Final = 1500
 """Characters at the end of a failed program's output that its error has. Errors have at most 2,000."""
 _CONTROLS: Final = re.compile(
@@ -25,6 +26,25 @@ _CONTROLS: Final = re.compile(
 )
 """Control sequences of a terminal, and other control characters except tab and line end."""
 _KILL_SECONDS: Final = 5.0
+
+
+class BoundedText:
+    """A text that grows. If it is longer than :data:`MAX_OUTPUT`, its middle is left out."""
+
+    def __init__(self) -> None:
+        self._start = self._end = ""
+        self._is_cut = False
+
+    def add(self, text: str) -> None:
+        """Append a text."""
+        room = MAX_OUTPUT // 2 - len(self._start)
+        self._start += text[:room]
+        end = self._end + text[room:]
+        self._is_cut = self._is_cut or len(end) > MAX_OUTPUT // 2
+        self._end = end[-MAX_OUTPUT // 2 :]
+
+    def __str__(self) -> str:
+        return f"{self._start}{_CUT if self._is_cut else ''}{self._end}"
 
 
 async def run_program(
@@ -41,8 +61,9 @@ async def run_program(
         folder: its working directory.
         variables: environment variables to add to the environment of this process.
         seconds: the program is terminated after so many seconds.
-        store_output: receives the end of what the program wrote to standard output and standard error,
-            without control characters, also if the program failed or was terminated.
+        store_output: receives what the program wrote to standard output and standard error, without
+            control characters, also if the program failed or was terminated. The middle of a long output is
+            left out.
 
     Raises:
         OdfError: it cannot be started, fails, or takes too long.
@@ -61,20 +82,20 @@ async def run_program(
         )
     except OSError as error:
         raise OdfError(f"{arguments[0]}: {error.strerror or error}") from None
-    tail, code = "", None
+    text, code = BoundedText(), None
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     try:
         async with asyncio.timeout(seconds):
             assert process.stdout is not None
             while data := await process.stdout.read(1 << 16):
-                tail = (tail + decode(data))[-_MAX_OUTPUT:]
+                text.add(decode(data))
             code = await process.wait()
     except TimeoutError:
         raise OdfError(f"{arguments[0]} was terminated after {seconds:g} s") from None
     finally:
         if code is None:  # it, or a program that it started, still runs
             await _terminate(process)
-        output = _plain_text(tail)
+        output = _plain_text(str(text))
         store_output(output)
     reason = output[-_MAX_REASON:].strip()
     if code == command_guard.NOT_STARTED:

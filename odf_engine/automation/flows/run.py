@@ -8,12 +8,13 @@ import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.programs import BoundedText
 from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.automation.flows.targets import find_targets
-from odf_engine.base.progress import count_of
+from odf_engine.base.progress import JobWarning, count_of
 from odf_engine.errors import OdfError
 from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.remotes import Compare
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
-_MAX_OUTPUT: Final = 1 << 14
-"""Characters at the end of the output of a run that are stored."""
+_MAX_WARNINGS: Final = 100
+"""Warnings of a task that are stored."""
 _MAX_COMMAND: Final = 200
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 StartJob = Callable[[Request, str], tuple[Job, asyncio.Future[Job]]]
 """Creates a job from a request and the name of its target; returns the job, and its end."""
 
@@ -49,7 +51,8 @@ class FlowRun:
         self.folder = folder
         self.entries: Sequence[DatasetEntry] = ()
         self._flow, self._run, self._store, self._start_job = flow, run, store, start_job
-        self._output = ""
+        self._outputs: list[BoundedText] = []
+        self._warnings: list[JobWarning] = []
 
     @property
     def flow_name(self) -> str:
@@ -68,6 +71,7 @@ class FlowRun:
             OdfError: a task failed. The tasks after it have not run.
         """
         for task in self._flow.spec.tasks:
+            self._outputs.append(BoundedText())
             await self._find_targets()
             await task.run(self)
 
@@ -109,18 +113,28 @@ class FlowRun:
 
         Args:
             command: the program and its arguments.
-            output: the end of what it wrote to standard output and standard error.
+            output: what it wrote to standard output and standard error.
         """
         if not output:
             return
         title = " ".join(shlex.join(command).encode(errors="replace").decode().split())
         if len(title) > _MAX_COMMAND:
             title = title[:_MAX_COMMAND] + "…"
-        self._output = f"{self._output}$ {title}\n{output}\n"[-_MAX_OUTPUT:]
+        self._outputs[-1].add(f"$ {title}\n{output}\n")
+        self._store_log(self._store.set_output, "".join(map(str, self._outputs)))
+
+    def _add_warnings(self, jobs: Sequence[Job]) -> None:
+        """Add the warnings of the jobs of a task to the run. A failure does not fail the run."""
+        warnings = [warning for job in jobs for warning in job.warnings]
+        if warnings:
+            self._warnings += warnings[:_MAX_WARNINGS]
+            self._store_log(self._store.set_warnings, self._warnings)
+
+    def _store_log(self, store: Callable[[int, T], None], content: T) -> None:
         try:
-            self._store.set_output(self._run.id, self._output)
+            store(self._run.id, content)
         except OdfError as error:
-            _log.warning("the output of run %d cannot be stored: %s", self._run.id, error)
+            _log.warning("the output or the warnings of run %d cannot be stored: %s", self._run.id, error)
 
     async def run_jobs(
         self, kind: str, requests: Sequence[tuple[DatasetEntry, Mapping[str, Any]]]
@@ -141,6 +155,7 @@ class FlowRun:
             self._store.add_job(self._run.id, job.id)
             started.append(end)
         ended = [await end for end in started]
+        self._add_warnings(ended)
         return [self._result(job) for job in ended]
 
     def _result(self, job: Job) -> Any:

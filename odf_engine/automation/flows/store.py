@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from odf_engine.base.progress import JobWarning
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.storage.databases import SharedStore
 
@@ -48,10 +49,16 @@ CREATE TABLE IF NOT EXISTS outputs (run INTEGER PRIMARY KEY, text TEXT NOT NULL)
 CREATE TRIGGER IF NOT EXISTS delete_output AFTER DELETE ON runs BEGIN
     DELETE FROM outputs WHERE run = old.id;
 END;
+CREATE TABLE IF NOT EXISTS warnings (run INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TRIGGER IF NOT EXISTS delete_warnings AFTER DELETE ON runs BEGIN
+    DELETE FROM warnings WHERE run = old.id;
+END;
 """
 _Time = Annotated[float, msgspec.Meta(ge=0, le=datetime(9999, 1, 1, tzinfo=UTC).timestamp())]
 _MAX_RUNS: Final = 1000
 """Number of runs that are stored for each flow."""
+_MAX_OUTPUTS: Final = 200
+"""Number of the newest runs of each flow whose outputs are stored."""
 
 
 class FlowState(msgspec.Struct):
@@ -220,6 +227,11 @@ class FlowStore(SharedStore):
                 " SELECT id FROM runs WHERE flow = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
                 (run.flow, run.flow, _MAX_RUNS),
             )
+            connection.execute(
+                "DELETE FROM outputs WHERE run IN ("
+                " SELECT id FROM runs WHERE flow = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                (run.flow, _MAX_OUTPUTS),
+            )
 
     def add_job(self, run: int, job: str) -> None:
         """Add a job to a run."""
@@ -231,13 +243,30 @@ class FlowStore(SharedStore):
         with self._transaction() as connection:
             connection.execute("REPLACE INTO outputs VALUES (?, ?)", (run, text))
 
+    def set_warnings(self, run: int, warnings: Sequence[JobWarning]) -> None:
+        """Store the warnings of the tasks of a run."""
+        text = msgspec.json.encode(warnings).decode()
+        with self._transaction() as connection:
+            connection.execute("REPLACE INTO warnings VALUES (?, ?)", (run, text))
+
     def outputs(self, runs: Sequence[Run]) -> dict[int, str]:
         """Return the outputs of the programs of runs, by the number of the run. Other runs have none."""
+        return self._texts("outputs", runs)
+
+    def warnings(self, runs: Sequence[Run]) -> dict[int, list[JobWarning]]:
+        """Return the warnings of the tasks of runs, by the number of the run. Other runs have none."""
+        texts = self._texts("warnings", runs)
+        with self._translated():
+            return {run: msgspec.json.decode(text, type=list[JobWarning]) for run, text in texts.items()}
+
+    def _texts(self, table: str, runs: Sequence[Run]) -> dict[int, str]:
         numbers = msgspec.json.encode([run.id for run in runs]).decode()
         with self._translated():
-            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'outputs'").fetchone():
+            if not self._connection.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)
+            ).fetchone():
                 return {}  # a file of an earlier version on a read-only file system
-            query = "SELECT run, text FROM outputs WHERE run IN (SELECT value FROM json_each(?))"
+            query = f"SELECT run, text FROM {table} WHERE run IN (SELECT value FROM json_each(?))"
             return dict(self._connection.execute(query, (numbers,)).fetchall())
 
     def open_runs(self) -> list[Run]:

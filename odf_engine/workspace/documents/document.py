@@ -134,7 +134,7 @@ class Document(msgspec.Struct, Generic[S], frozen=True):
         accept_command: the command that accepts the document.
         name: name, unique among the documents of the kind.
         spec: the content.
-        digest: SHA-256 of the file.
+        source: the text with positions.
     """
 
     word: ClassVar[str]
@@ -142,7 +142,12 @@ class Document(msgspec.Struct, Generic[S], frozen=True):
 
     name: str
     spec: S
-    digest: str
+    source: DocumentSource
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return self.source.digest
 
     @classmethod
     def create(cls, name: str, spec: S, source: DocumentSource) -> Self:
@@ -151,7 +156,7 @@ class Document(msgspec.Struct, Generic[S], frozen=True):
         Raises:
             InvalidManifest: the content is invalid.
         """
-        return cls(name, spec, source.digest)
+        return cls(name, spec, source)
 
     @property
     def accepted_part(self) -> str:

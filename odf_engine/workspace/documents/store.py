@@ -118,6 +118,14 @@ class Documents(Generic[D]):
         except OSError as error:
             raise InvalidManifest(f"cannot be read: {error.strerror}", where=str(path)) from None
 
+    def parse(self, text: bytes, source: str) -> D:
+        """Parse a document that is not stored.
+
+        Raises:
+            InvalidManifest: it is invalid; ``where`` has ``source``, line and column.
+        """
+        return read_document(text, source, self._kind)
+
     def read(self, name: str) -> D:
         """Read a document.
 

@@ -10,6 +10,7 @@ import click
 
 from odf_engine.api import Document, DocumentEntry, Unreadable
 from odf_engine.api.workspace import Workspace
+from odf_engine.errors import OdfError
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup, define_command
 from odf_tui.cli.shared.output import print_note, select_fields
@@ -76,7 +77,7 @@ class DocumentCommands(Generic[D]):
             for text, source in read_documents(files):
                 document = workspace.documents(self.kind).write(text, source, replace=replace)
                 note = self.accept(workspace, document) + self.describe_added(workspace, document)
-                print_note(f"added {word} {document.name}{note}")
+                print_note(f"added {word} {document.name}{note}{_describe_problem(workspace, document)}")
             self.finish(workspace)
 
         @define("show", f"Show the definition of {article} {word}.", self.example)
@@ -101,6 +102,15 @@ class DocumentCommands(Generic[D]):
             for name in document_names:
                 self.remove(workspace, name)
                 print_note(f"removed {word} {name}")
+
+
+def _describe_problem(workspace: Workspace, document: Document[Any]) -> str:
+    """Return why a document cannot work in this workspace yet, as a second line, or "" if it can."""
+    try:
+        workspace.check_document(document)
+    except OdfError as error:
+        return f"\n! {error.format_line}"
+    return ""
 
 
 def entry_json(entry: DocumentEntry[Any] | Unreadable) -> dict[str, Any]:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.geometry import Offset, Region
+from textual.geometry import Offset
 from textual.message import Message
-from textual.strip import Strip
 from textual.widgets import TextArea
-from textual.widgets.text_area import TextAreaTheme
 
 from odf_engine.api import Failure, Job, JobState, Query, QueryResult, Timestamp, line_and_column, table_names
 from odf_engine.api.text import count_of, printable
@@ -27,7 +22,7 @@ from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_durati
 from odf_tui.text.job_text import job_amounts, job_seconds, known_result
 from odf_tui.text.pinned_blocks import pins_text
 from odf_tui.text.sql_completion import Proposals, complete, datasets_in, highlight
-from odf_tui.theming.themes import palette_of
+from odf_tui.widgets.code_editor import CodeEditor
 from odf_tui.widgets.line_view import LineScroll, LineView
 
 _SHOWN: Final = 8
@@ -179,10 +174,7 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
     return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
 
 
-_KINDS: Final = ("key", "good", "title", "muted")
-
-
-class SqlEditor(TextArea):
+class SqlEditor(CodeEditor):
     """The text area. Keys with a meaning in the panel are messages to it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -207,44 +199,15 @@ class SqlEditor(TextArea):
     choosing = False  # whether the list of completions is open and receives up, down and enter
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, id="sql", compact=True, tab_behavior="focus", highlight_cursor_line=False)
-        self.cursor_blink = False
+        super().__init__(text, id="sql", tab_behavior="focus")
 
     def on_mount(self) -> None:
-        """Use the theme of the workstation, and follow its changes."""
-        self._apply_theme()
-        self.app.theme_changed_signal.subscribe(self, self._apply_theme)
+        """Move the cursor to the end of the query."""
         self.move_cursor(self.document.end)
 
-    def on_unmount(self) -> None:
-        """Stop following the theme."""
-        self.app.theme_changed_signal.unsubscribe(self)
-
-    def _apply_theme(self, _: object = None) -> None:
-        palette = palette_of(self.app)
-        self.register_theme(
-            TextAreaTheme(
-                "odf",
-                base_style=palette["base"],
-                cursor_style=palette["base"] + Style(reverse=True),
-                selection_style=palette["cursor"],
-                bracket_matching_style=Style(bold=True, underline=True),
-                syntax_styles={name: palette[name] for name in _KINDS},
-            )
-        )
-        self.theme = "odf"
-        self._build_highlight_map()
-        self.refresh()
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Return blank lines if the editor has been removed.
-
-        The screen can be painted between the removal and the next layout. The component styles that
-        ``TextArea`` requires are gone by then.
-        """
-        if not self.is_attached:
-            return [Strip.blank(crop.width)] * crop.height
-        return super().render_lines(crop)
+    def styled_parts(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the tokens of the query."""
+        return ((token.start, token.text, kind) for token, kind in highlight(self.document.text))
 
     def action_press_key(self, key: str) -> None:
         """Send a key to the panel."""
@@ -282,20 +245,6 @@ class SqlEditor(TextArea):
         """Return the line and column of a character, both from 0."""
         line, column = line_and_column(self.text, at)
         return line - 1, column - 1
-
-    def _build_highlight_map(self) -> None:
-        # Textual uses a syntax tree here, which is slow to import. Tokens suffice for a query.
-        self._line_cache.clear()
-        self._highlights.clear()
-        text = self.document.text
-        starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-        for token, kind in highlight(text):
-            line = bisect_right(starts, token.start) - 1
-            column = token.start - starts[line]
-            for number, part in enumerate(token.text.split("\n"), line):
-                start = len(self.document[number][:column].encode())
-                self._highlights[number].append((start, start + len(part.encode()), kind))
-                column = 0
 
 
 class SqlPanel(Vertical):
