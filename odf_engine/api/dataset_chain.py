@@ -214,14 +214,18 @@ class DatasetChain:
         self._notify()
         return block
 
-    def promote_branch(self, name: str) -> Promotion:
+    def promote_branch(self, name: str, expected: Multihash | None = None) -> Promotion:
         """Move the head to the newest block of a branch.
+
+        Args:
+            name: the name of the branch.
+            expected: the newest block of the branch when it was reviewed, or None for any block.
 
         Raises:
             NotFound: there is no such branch.
-            Conflict: the head has blocks that the branch lacks.
+            Conflict: the branch has moved since, or the head has blocks that the branch lacks.
         """
-        promotion = references.promote_branch(self._entry.dataset, name)
+        promotion = references.promote_branch(self._entry.dataset, name, expected)
         self._notify()
         return promotion
 

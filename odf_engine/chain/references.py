@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -75,6 +75,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         fork: sequence number of the newest block that it has in common with the head.
         ahead: number of its blocks that the head does not have. Those are promoted.
         behind: number of blocks of the head that it does not have. If there are any, it cannot be promoted.
+        rows_ahead, rows_behind: numbers of rows in these blocks.
         problem: why it cannot be read.
     """
 
@@ -86,6 +87,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     fork: int | None = None
     ahead: int = 0
     behind: int = 0
+    rows_ahead: int = 0
+    rows_behind: int = 0
     problem: str | None = None
 
 
@@ -114,6 +117,7 @@ def read_branch(dataset: Dataset, name: str) -> Branch:
     try:
         state, head = branch.state(), dataset.state()
         fork = _find_fork(dataset, branch, min(state.sequence_number, head.sequence_number))
+        common = _count_rows(dataset, fork)
     except OdfError as error:
         return Branch(name=name, problem=error.message)
     return Branch(
@@ -125,7 +129,19 @@ def read_branch(dataset: Dataset, name: str) -> Branch:
         fork=fork,
         ahead=state.sequence_number - fork,
         behind=head.sequence_number - fork,
+        rows_ahead=state.records - common,
+        rows_behind=head.records - common,
     )
+
+
+def _count_rows(dataset: Dataset, number: int) -> int:
+    """Return the number of rows in the blocks up to a sequence number. Offsets have no gaps."""
+    newest = dataset.list_blocks(1, before=number + 1, kinds=("AddData", "ExecuteTransform"))
+    if not newest:
+        return 0
+    event: Any = dataset.block(newest[0].hash).block.event
+    last = event.prev_offset if event.new_data is None else event.new_data.offset_interval.end
+    return 0 if last is None else last + 1
 
 
 def _find_fork(one: Dataset, other: Dataset, last: int) -> int:
@@ -233,18 +249,25 @@ def rename_branch(dataset: Dataset, name: str, new_name: str) -> None:
     dataset.remove_branch_caches(name)
 
 
-def promote_branch(dataset: Dataset, name: str) -> Promotion:
+def promote_branch(dataset: Dataset, name: str, expected: Multihash | None = None) -> Promotion:
     """Move the head to the newest block of a branch, if that follows the head. Atomic, also on a crash.
 
     The branch remains. Nothing is changed if the head already has all of its blocks.
 
+    Args:
+        dataset: the dataset.
+        name: the name of the branch.
+        expected: the newest block of the branch when it was reviewed, or None for any block.
+
     Raises:
         NotFound: there is no such branch.
-        Conflict: the head has blocks that the branch does not have.
+        Conflict: the branch has moved since, or the head has blocks that the branch does not have.
     """
     dataset.refresh_branches()
     branch = dataset.branch(name)
     new, old = branch.state(), dataset.state()
+    if expected is not None and new.head != expected:
+        raise Conflict(f"branch '{name}' has moved meanwhile", hint="check the new blocks, then promote it")
     if dataset.contains_block(new.head):
         return Promotion(old.head, old.head, 0, 0)
     if not branch.contains_block(old.head):
