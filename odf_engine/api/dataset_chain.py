@@ -14,7 +14,7 @@ from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, OwnershipProof
 from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
-from odf_engine.storage.refs import is_branch_name
+from odf_engine.storage.refs import OLD_HEAD_PREFIXES
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 
@@ -83,7 +83,7 @@ class DatasetChain:
         return self._entry.dataset.state()
 
     def on_branch(self, branch: str) -> Self:
-        """Return the dataset with the chain of a branch, or itself if ``branch`` is "".
+        """Return the dataset with the chain of a branch or a tag, or itself if ``branch`` is "".
 
         Raises:
             NotFound: there is no such branch.
@@ -188,6 +188,12 @@ class DatasetChain:
         self._entry.dataset.refresh_branches()
         return self._entry.dataset.branch_names()
 
+    @property
+    def tag_names(self) -> list[str]:
+        """The names of its tags."""
+        self._entry.dataset.refresh_branches()
+        return self._entry.dataset.tag_names()
+
     def branches(self) -> list[Branch]:
         """Return the branches, compared with the head, by name.
 
@@ -195,6 +201,41 @@ class DatasetChain:
         []
         """
         return references.list_branches(self._entry.dataset)
+
+    def tags(self) -> list[Branch]:
+        """Return the tags, compared with the head, by name.
+
+        >>> workspace["city.population"].tags()
+        []
+        """
+        return references.list_tags(self._entry.dataset)
+
+    def create_tag(self, name: str, at: str | None = None) -> Multihash:
+        """Create a tag, and return its block.
+
+        Args:
+            name: the name of the tag.
+            at: the version to tag, as in :meth:`version`.
+
+        Raises:
+            AlreadyExists: a branch or a tag has the name.
+            UsageError: invalid name.
+            NotFound: there is no such version.
+        """
+        block = Multihash.parse(self.version(at).block)
+        references.create_tag(self._entry.dataset, name, block)
+        self._notify()
+        return block
+
+    def delete_tag(self, name: str) -> Multihash:
+        """Delete a tag, and return the block that it referred to. No blocks are removed.
+
+        Raises:
+            NotFound: there is no such tag.
+        """
+        block = references.delete_tag(self._entry.dataset, name)
+        self._notify()
+        return block
 
     def create_branch(self, name: str, at: str | None = None, *, force: bool = False) -> Multihash:
         """Create a branch, and return its newest block.
@@ -264,7 +305,7 @@ class DatasetChain:
         dataset.reset(Multihash.parse(version.block), expected_head=head)
         self._notify()
         backups = [name for name, block in dataset.references().items() if block == head]
-        return next(name for name in backups if not is_branch_name(name))
+        return next(name for name in backups if name.startswith(OLD_HEAD_PREFIXES))
 
     def prove(self, block: str | None = None) -> NewProof:
         """Sign a block with the private key of the dataset, and store the ownership proof.

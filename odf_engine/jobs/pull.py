@@ -267,7 +267,7 @@ class _Pull:
             return self._synchronize(entry, url)
         if request.remote_branch:
             raise UsageError(f"{entry.alias} has no remote with branches", hint="select one: --from REPO|URL")
-        entry = entry.on_branch(request.branch)
+        entry = entry.on_branch(request.branch, moves=True)
         if request.set_watermark is None:
             # Checked again by the pull; here it fails before Spark starts.
             trust.Trust(self._workspace).require_trust(entry)

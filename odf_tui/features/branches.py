@@ -1,4 +1,4 @@
-"""BranchesController: lists, creates, checks, compares, promotes and deletes branches of a dataset."""
+"""BranchesController: lists, creates, checks, compares and promotes branches of a dataset, and its tags."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def branch_state(branch: Branch) -> Span:
     """Return the state of a branch relative to the head, and the style of the text."""
     if branch.problem is not None:
         return "damaged", "bad"
+    if branch.is_tag:
+        return "tag", "muted"
     if branch.ahead:
         return ("diverged", "warn") if branch.behind else ("ahead", "good")
     return ("behind", "warn") if branch.behind else ("up to date", "muted")
@@ -51,7 +53,7 @@ def _own_text(branch: Branch) -> str:
 
 
 class BranchList(LineView):
-    """The head and the branches of a dataset: sizes, differences from the head, state."""
+    """The head, the branches and the tags of a dataset: sizes, differences from the head, state."""
 
     headed = True
 
@@ -125,6 +127,7 @@ class BranchesScreen(Dialog[str]):
         Binding("c", "run('check')", "run the checks on the rows of the branch", show=False),
         Binding("v", "run('verify')", "verify the branch", show=False),
         Binding("d", "run('compare')", "compare the branch with the head", show=False),
+        Binding("t", "run('tag')", "tag the branch or the head: a name that cannot move", show=False),
         Binding("P", "run('promote')", "promote the branch: move the head to it", show=False),
         Binding("f", "run('move')", "move the branch to the head", show=False),
         Binding("r", "run('rename')", "rename the branch", show=False),
@@ -285,7 +288,7 @@ class _Action:
     async def run(self, action: str) -> None:
         """Run an action by its name."""
         try:
-            if not self._name and action != "create":
+            if not self._name and action not in ("create", "tag"):
                 raise OdfError("this is the head, not a branch", hint="select a branch, or n to create one")
             message, style = await getattr(self, action)(), "good"
         except LeftRunning:
@@ -357,6 +360,19 @@ class _Action:
         )
         return f"created {self._name}: p pulls into it, c checks it, P promotes it" if is_created else ""
 
+    async def tag(self) -> str:
+        """Create a tag at the branch under the cursor, or at the version that the user enters."""
+        fields = [
+            Field("name", "name", "Letters, digits, '.', '-' and '_'.", check=required("enter a name")),
+            Field("at", "version", "A block, a time or a reference. Empty: the head.", self._name),
+        ]
+        is_created = await self._fill(
+            f"New tag of {self._row.name}",
+            fields,
+            lambda dataset, form: dataset.create_tag(form.text("name"), form.text("at") or None),
+        )
+        return f"tagged {self._row.name}@{self._name}" if is_created else ""
+
     async def rename(self) -> str:
         """Rename the branch."""
         old = self._name
@@ -377,7 +393,10 @@ class _Action:
             lost = branch.problem or f"Only the branch has {_own_text(branch)}. odf gc removes them later."
             if not await self._host.ask(ConfirmDialog(f"Delete {self._title}?", lost)):
                 return ""
-        await self._change(lambda dataset: dataset.delete_branch(self._name, force=loses))
+        if branch.is_tag:
+            await self._change(lambda dataset: dataset.delete_tag(self._name))
+        else:
+            await self._change(lambda dataset: dataset.delete_branch(self._name, force=loses))
         return f"deleted {self._name}"
 
     async def move(self) -> str:

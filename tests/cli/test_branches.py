@@ -170,3 +170,55 @@ def test_branches_are_pushed_pulled_and_served(
 def test_reserved_or_invalid_branch_name_is_rejected(folder: Path, name: str) -> None:
     refused = call_odf("branch", "numbers", name, cwd=folder)
     assert refused.code == 2 and not (folder / "x").exists()
+
+
+def test_tag_names_a_version_and_cannot_move(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert "no tags" in call_odf("tag", cwd=folder).err
+    tagged = call_odf("tag", "numbers", "v1", "--at", "3", "--json", cwd=folder)
+    assert tagged.code == 0, tagged.err
+    entry = Workspace(folder).resolve("numbers")
+    assert (entry.dataset.folder / "refs/tag-v1").read_text() == tagged.json["head"]
+    for arguments in (
+        ("tag", "numbers", "v1"),
+        ("tag", "numbers", "V1"),
+        ("branch", "numbers", "v1", "--force"),
+        ("branch", "numbers", "-m", "v1", "v2"),
+        ("branch", "numbers", "-d", "v1", "--force"),
+        ("pull", "numbers", "--branch", "v1"),
+    ):
+        refused = call_odf(*arguments, cwd=folder)
+        assert refused.code and "is a tag, which cannot move" in refused.err, arguments
+    with pytest.raises(Conflict, match="cannot move"):
+        describe(entry.on_branch("v1"), "newer")
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    assert "branch 'staging' already exists" in call_odf("tag", "numbers", "staging", cwd=folder).err
+    assert "different branches" in call_odf("log", "numbers@v1", "--branch", "staging", cwd=folder).err
+
+    # It is a reference for all commands, and gc keeps blocks that only the tag has.
+    last = ("-n", "1", "--json")
+    assert call_odf("tail", "numbers@v1", *last, cwd=folder).json[0]["people"] == 5
+    assert call_odf("tail", "numbers", "--as-at", "v1", *last, cwd=folder).json[0]["people"] == 5
+    assert call_odf("verify", "numbers@v1", "--integrity", cwd=folder).code == 0
+    assert call_odf("diff", "numbers", "v1", "--json", cwd=folder).json["removed"] == 3
+    add_slices(entry.on_branch("staging"), city="Chur")
+    assert call_odf("tag", "numbers", "reviewed", "--at", "staging", cwd=folder).code == 0
+    assert call_odf("branch", "numbers", "-d", "staging", "--force", cwd=folder).code == 0
+    assert "0 files to remove" in call_odf("gc", "--dry-run", "--now", cwd=folder).err
+    assert call_odf("branch", "numbers", "--json", cwd=folder).json == []
+    listed = call_odf("tag", "numbers", "--json", cwd=folder).json
+    assert [(tag["tag"], tag["ahead"], tag["behind"]) for tag in listed] == [("reviewed", 1, 0), ("v1", 0, 1)]
+
+    shelf = f"file:{tmp_path_factory.mktemp('copies')}/numbers"
+    assert call_odf("push", "numbers", "--to", shelf, cwd=folder).code == 0
+    assert call_odf("push", "numbers@v1", "--to", shelf, cwd=folder).code == 0
+    pushed = Path(shelf.removeprefix("file:")) / "refs/tag-v1"
+    assert pushed.read_text() == tagged.json["head"]
+    assert call_odf("tag", "numbers", "-d", "v1", cwd=folder).code == 0
+    assert call_odf("tag", "numbers", "v1", cwd=folder).code == 0
+    other = call_odf("push", "numbers@v1", "--to", shelf, "--force", cwd=folder)
+    assert other.code and "another version under this tag" in other.err
+    assert pushed.read_text() == tagged.json["head"]
+
+    assert call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).code == 0
+    assert "tag 'reviewed' not found" in call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).err
+    assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out

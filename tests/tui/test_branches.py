@@ -154,6 +154,16 @@ async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace
         assert drive.pane == "blocks"
         await drive.press("B", "j", "x")
         await drive.until(lambda: "Only the branch has 1 block with 3 rows" in drive.text())
-        await drive.press("y")
+        await drive.press("n")
+        await drive.press("t", *"cited", "enter")
+        await drive.until(lambda: "tagged numbers@cited" in drive.text())
+        tag = entry.dataset.branch("cited").head()
+        assert tag == entry.dataset.branch("next").head()
+        await drive.press("p")
+        await drive.until(lambda: "'cited' is a tag, which cannot move" in drive.text())
+        await drive.press("k", "x", "y")
         await drive.until(lambda: "deleted next" in drive.text())
-        assert entry.dataset.branch_names() == []
+        assert (entry.dataset.branch_names(), entry.dataset.tag_names()) == ([], ["cited"])
+        await drive.press("j", "x", "y")
+        await drive.until(lambda: "deleted cited" in drive.text())
+        assert entry.dataset.tag_names() == []

@@ -153,7 +153,7 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
         for entry in context.entries:
             if self.branch:
                 follow_head(entry.dataset, self.branch)
-            dataset = entry.on_branch(self.branch).dataset
+            dataset = entry.on_branch(self.branch, moves=True).dataset
             changes = {
                 "after": [str(upstream.id) for upstream, _ in requests],
                 "on_warning": context.on_warning,
