@@ -14,8 +14,9 @@ from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, OwnershipProof
 from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
-from odf_engine.storage.refs import OLD_HEAD_PREFIXES
+from odf_engine.storage.refs import HEAD, OLD_HEAD_PREFIXES, tag_name
 from odf_engine.worker.endpoint import notify_datasets_changed
+from odf_engine.workspace.promotion import promote
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ class DatasetChain:
             BadData: a block is missing or damaged.
         """
         return self._entry.dataset.state()
+
+    @property
+    def branch(self) -> str:
+        """The branch or the tag whose chain this is, or "" for the head."""
+        reference = self._entry.dataset.reference
+        return "" if reference == HEAD else tag_name(reference) or reference
 
     def on_branch(self, branch: str) -> Self:
         """Return the dataset with the chain of a branch or a tag, or itself if ``branch`` is "".
@@ -264,9 +271,10 @@ class DatasetChain:
 
         Raises:
             NotFound: there is no such branch.
-            Conflict: the branch has moved since, or the head has blocks that the branch lacks.
+            Conflict: the branch has moved since, the head has blocks that the branch lacks, or the branch was
+                derived from blocks that the head of an input lacks.
         """
-        promotion = references.promote_branch(self._entry.dataset, name, expected)
+        promotion = promote(self._workspace, self._entry, name, expected)
         self._notify()
         return promotion
 

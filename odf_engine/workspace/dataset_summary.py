@@ -36,12 +36,14 @@ class DatasetEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         problem: why the name cannot be read; ``alias`` is then derived from the id.
+        inputs: the branch that new transactions read of the inputs that have it, or "" for the heads.
     """
 
     id: DatasetId
     alias: DatasetAlias
     dataset: Dataset
     problem: OdfError | None = None
+    inputs: str = ""
 
     def on_branch(self, name: str, *, moves: bool = False) -> DatasetEntry:
         """Return the dataset with the chain of a branch or a tag; itself if the name is empty.

@@ -22,7 +22,8 @@ from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.format import Span, error_with_hint, fit_width, right
 from odf_tui.text.job_text import job_outcome
 from odf_tui.text.remotes import pull_remotes
-from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, Dialog
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, Dialog, PickerDialog
 from odf_tui.widgets.form import Field, FormDialog, FormValues, required
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
@@ -417,11 +418,26 @@ class _Action:
             await forms.push_rows(row, self._name)
             return ""
         remotes = [remote.url for remote in pull_remotes(row.remotes)]
-        request = replace(Pull.of_known_dataset(row.id, remotes, ()), branch=self._name)
+        inputs = await self._choose_inputs() if row.derivative and not remotes else ""
+        if inputs is None:
+            return ""
+        request = replace(Pull.of_known_dataset(row.id, remotes, ()), branch=self._name, inputs=inputs)
         result = await self._controller.jobs.outcome(
             request, row.name, f"Pulling into {self._title}", leaves=True
         )
         return f"pulled into {self._name}: {result.summary.text}"
+
+    async def _choose_inputs(self) -> str | None:
+        """Return the branch of the inputs to read, "" for the heads, or None to pull nothing."""
+        rows = [row for row in self._controller.state.datasets if row.id in self._row.inputs]
+        names = [row.name for row in rows if self._name in row.branches]
+        if not names:
+            return ""
+        choices = [
+            Choice(self._name, f"branch {self._name} of {', '.join(names)}", ("b",), "b"),
+            Choice("", "the heads of all inputs", ("h",), "h"),
+        ]
+        return await self._host.ask(PickerDialog(f"Pull into {self._title} from", choices, typing=False))
 
     async def check(self) -> str:
         """Evaluate the checks of the dataset on the rows of the branch."""
