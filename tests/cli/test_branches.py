@@ -10,10 +10,10 @@ import pytest
 
 from odf_engine.chain.references import read_branch
 from odf_engine.errors import Conflict
-from odf_engine.metadata.model import SetInfo
+from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
-from tests.sync.builders import add_slices, describe, make_root
+from tests.sync.builders import add_slices, describe, make_derivative, make_root
 from tests.sync.in_process_server import served
 
 
@@ -73,6 +73,40 @@ def test_head_that_moved_is_a_conflict(folder: Path) -> None:
     with pytest.raises(Conflict):  # a job that started before the deletion
         branch.dataset.commit([SetInfo("x")], system_time=newest.system_time, expected_head=newest.head)
     assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
+
+
+def test_inputs_on_branches_require_a_branch_and_are_promoted_first(folder: Path) -> None:
+    workspace = Workspace(folder)
+    source = workspace.resolve("numbers")
+    entry = make_derivative(workspace, source)
+    workspace.index.close()
+    without = call_odf("pull", "derived", "--inputs", "review", cwd=folder)
+    assert without.code == 2 and "add --branch BRANCH" in without.err
+    call_odf("branch", "derived", "review", cwd=folder)
+    unknown = call_odf("pull", "derived", "--branch", "review", "--inputs", "review", cwd=folder)
+    assert unknown.code == 1 and "odf branch INPUT review creates it" in unknown.err
+
+    call_odf("branch", "numbers", "next", cwd=folder)
+    add_slices(source.on_branch("next"))
+    branch = entry.on_branch("review").dataset
+    state, read = branch.state(), source.on_branch("next").dataset.state()
+    (last,), checkpoint = state.last_inputs or (), state.last_checkpoint
+    assert checkpoint is not None
+    consumed = ExecuteTransformInput(
+        source.id, last.last_block, read.head, last.last_offset, read.last_offset
+    )
+    event = ExecuteTransform(
+        [consumed],
+        prev_checkpoint=checkpoint.physical_hash,
+        prev_offset=state.last_offset,
+        new_checkpoint=checkpoint,
+        new_watermark=read.watermark,
+    )
+    branch.commit([event], system_time=read.system_time, expected_head=state.head)
+    refused = call_odf("branch", "derived", "--promote", "review", cwd=folder)
+    assert refused.code == 4 and "promote numbers first: odf branch numbers --promote next" in refused.err
+    assert call_odf("branch", "numbers", "--promote", "next", cwd=folder).code == 0
+    assert call_odf("branch", "derived", "--promote", "review", cwd=folder).code == 0
 
 
 def test_a_damaged_branch_is_deleted_only_by_force(folder: Path) -> None:
