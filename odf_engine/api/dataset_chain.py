@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from odf_engine.chain import references
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.chain.references import Branch, Promotion
+from odf_engine.derive.promotion import promote
 from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, OwnershipProof
 from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.storage.refs import HEAD, OLD_HEAD_PREFIXES, tag_name
 from odf_engine.worker.endpoint import notify_datasets_changed
-from odf_engine.workspace.promotion import promote
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odf_engine.api.dataset import Dataset
 
 _DEFAULT_NAME: Final = "review"
+_NO_BRANCH: Final = "this is the head, not a branch: select a branch, or n creates one"
 _STATE: Final = 10
 _COLUMNS: Final = (("blocks", 7), ("rows", 9), ("ahead", 6), ("rows", 9), ("behind", 6), ("rows", 9))
 _JOBS: Final = ("pull", "ingest", "check", "verify")
@@ -113,11 +114,13 @@ class BranchList(LineView):
 class BranchesScreen(Dialog[str]):
     """The branches of a dataset, and the newest jobs of the one under the cursor.
 
-    The result is the name of the branch to show in pane 2, or "" for the head.
+    The result is ``show`` or ``compare``, and the name of the branch, or "" for the head.
 
     Args:
         row: the dataset.
         controller: runs the actions.
+        name: the branch with the cursor at first, or "" for the head.
+        problem: an error to show, or "".
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -127,7 +130,7 @@ class BranchesScreen(Dialog[str]):
         Binding("p", "run('pull')", "pull new data into the branch", show=False),
         Binding("c", "run('check')", "run the checks on the rows of the branch", show=False),
         Binding("v", "run('verify')", "verify the branch", show=False),
-        Binding("d", "run('compare')", "compare the branch with the head", show=False),
+        Binding("d", "compare", "compare the branch with the head", show=False),
         Binding("t", "run('tag')", "tag the branch or the head: a name that cannot move", show=False),
         Binding("P", "run('promote')", "promote the branch: move the head to it", show=False),
         Binding("f", "run('move')", "move the branch to the head", show=False),
@@ -136,10 +139,10 @@ class BranchesScreen(Dialog[str]):
         *MOVE_KEYS,
     ]
 
-    def __init__(self, row: DatasetRow, controller: BranchesController) -> None:
+    def __init__(self, row: DatasetRow, controller: BranchesController, name: str, problem: str) -> None:
         super().__init__()
-        self._row, self._controller = row, controller
-        self._message: Span = ("", "")
+        self._row, self._controller, self._name = row, controller, name
+        self._message: Span = (problem, "bad")
         self._ended: list[str] = []  # ids of the jobs of branches that have ended
 
     def compose(self) -> ComposeResult:
@@ -158,7 +161,7 @@ class BranchesScreen(Dialog[str]):
     def on_mount(self) -> None:
         """Read the branches; again when a job of one of them ends."""
         self._ended = self._ended_jobs()
-        self.reload("")
+        self.reload(self._name)
         self.set_interval(_REFRESH_SECONDS, self._follow_jobs)
 
     def _ended_jobs(self) -> list[str]:
@@ -218,7 +221,15 @@ class BranchesScreen(Dialog[str]):
     def action_open(self) -> None:
         """Close, and show the blocks of the branch under the cursor."""
         branch = self.list.branch
-        self.dismiss(branch.name if branch else "")
+        self.dismiss(f"show {branch.name if branch else ''}")
+
+    def action_compare(self) -> None:
+        """Close, and compare the branch under the cursor with the head."""
+        branch = self.list.branch
+        if branch is None:
+            self.show_message(_NO_BRANCH, "bad")
+        else:
+            self.dismiss(f"compare {branch.name}")
 
     def action_run(self, action: str) -> None:
         """Run an action for the branch under the cursor."""
@@ -259,11 +270,20 @@ class BranchesController(Controller):
     @dataset_task
     async def show_branches(self, row: DatasetRow) -> None:
         """List the branches of the selected dataset."""
-        name = await self.host.ask(BranchesScreen(row, self))
-        if name is not None:
-            blocks: Any = self.host.load("panes.blocks.controller.BlocksController")
-            self.host.perform("pane_2")
-            blocks.show_branch(row, name)
+        name = problem = ""
+        while (answer := await self.host.ask(BranchesScreen(row, self, name, problem))) is not None:
+            verb, _, name = answer.partition(" ")
+            if verb == "show":
+                blocks: Any = self.host.load("panes.blocks.controller.BlocksController")
+                self.host.perform("pane_2")
+                blocks.show_branch(row, name)
+                return
+            differences: Any = self.host.load("features.dataset_diff.DatasetDiffController")
+            problem = ""
+            try:
+                await differences.compare(row, Diff(row.id, as_at="refs/head", other_as_at=f"refs/{name}"))
+            except OdfError as error:
+                problem = error_with_hint(error)
 
     def read(self, row: DatasetRow, then: Callable[[list[Branch] | None, str], object]) -> None:
         """Read the branches of a dataset in a thread."""
@@ -290,7 +310,7 @@ class _Action:
         """Run an action by its name."""
         try:
             if not self._name and action not in ("create", "tag"):
-                raise OdfError("this is the head, not a branch", hint="select a branch, or n to create one")
+                raise OdfError(_NO_BRANCH)
             message, style = await getattr(self, action)(), "good"
         except LeftRunning:
             message, style = "continues in the background: its log is in pane 4", ""
@@ -457,13 +477,6 @@ class _Action:
             text = Verify.summarize(result).text
             raise OdfError(f"{self._name} is {result.verdict}: {text}", hint="its log in pane 4 lists them")
         return f"verified {self._name}: {Verify.summarize(result).text}"
-
-    async def compare(self) -> str:
-        """Show the differences between the head and the branch."""
-        differences: Any = self._host.load("features.dataset_diff.DatasetDiffController")
-        request = Diff(self._row.id, as_at="refs/head", other_as_at=f"refs/{self._name}")
-        await differences.compare(self._row, request)
-        return ""
 
     async def promote(self) -> str:
         """Move the head to the branch, after the user has confirmed what changes."""

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.references import create_branch, promote_branch
 from odf_engine.derive.plan import Diverged
+from odf_engine.derive.promotion import promote
 from odf_engine.derive.run import transform
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.derive.verify.replay import Replay
@@ -14,7 +15,6 @@ from odf_engine.derive.verify.report import dataset_origins
 from odf_engine.engines.spark_engine import SparkEngine
 from odf_engine.errors import CheckFailed, Conflict
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.promotion import promote
 from tests.ingest.pulling import Pulled
 from tests.ingest.test_checks import DERIVED, SOURCE, add, rows
 

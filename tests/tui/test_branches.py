@@ -138,6 +138,7 @@ async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace
         await drive.until(lambda: "Chur" in drive.text())
         await drive.press("escape")
         await drive.until(lambda: isinstance(drive.app.screen, BranchesScreen))
+        await drive.until(lambda: "newest block" in drive.text())  # the cursor is on the branch again
 
         # A name that is not valid is explained in the form, which stays open.
         await drive.press("r", "=before-x", "enter")

@@ -17,13 +17,13 @@ import msgspec
 from odf_engine.automation.flows.programs import run_program
 from odf_engine.base.files import ensure_folder
 from odf_engine.chain.references import follow_head
+from odf_engine.derive.promotion import promote
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.storage.refs import is_branch_name
 from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.documents.document import Kind
 from odf_engine.workspace.documents.values import DurationText
-from odf_engine.workspace.promotion import promote
 from odf_engine.workspace.remotes import Remotes, resolve_address
 from odf_engine.workspace.workspace import Workspace
 
