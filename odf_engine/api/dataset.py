@@ -320,14 +320,23 @@ class Dataset(DatasetChain):
         return Rows.of_file(Path(result.file), title, self.state.vocabulary)
 
     def pull(
-        self, *, force: bool = False, fetch_uncacheable: bool = False, set_watermark: Moment | None = None
+        self,
+        *,
+        force: bool = False,
+        fetch_uncacheable: bool = False,
+        set_watermark: Moment | None = None,
+        inputs: str = "",
     ) -> PullResult:
         """Poll the source, run the query, or synchronize with the remote, until there are no more data.
+
+        A dataset of :meth:`on_branch` is pulled into its branch.
 
         Args:
             force: fetch even if the source reports no changes; replace a diverged history.
             fetch_uncacheable: fetch a source that cannot report changes again.
             set_watermark: only set the watermark.
+            inputs: the branch that the query of a branch reads of the inputs that have it, or "" for the
+                heads.
 
         Returns:
             The status, and the numbers of new blocks and rows.
@@ -340,7 +349,14 @@ class Dataset(DatasetChain):
         'updated'
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        options = Pull("", force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark)
+        options = Pull(
+            "",
+            force=force,
+            fetch_uncacheable=fetch_uncacheable,
+            set_watermark=watermark,
+            branch=self.branch,
+            inputs=inputs,
+        )
         ((request, name),) = plan_pull(self._workspace, PullSelection([self.id])).requests(options)
         return self._runner.run(request, name)
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from odf_engine.chain import references
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.chain.references import Branch, Promotion
+from odf_engine.derive.promotion import promote
 from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, OwnershipProof
 from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
-from odf_engine.storage.refs import is_branch_name
+from odf_engine.storage.refs import HEAD, OLD_HEAD_PREFIXES, tag_name
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 
@@ -82,8 +83,14 @@ class DatasetChain:
         """
         return self._entry.dataset.state()
 
+    @property
+    def branch(self) -> str:
+        """The branch or the tag whose chain this is, or "" for the head."""
+        reference = self._entry.dataset.reference
+        return "" if reference == HEAD else tag_name(reference) or reference
+
     def on_branch(self, branch: str) -> Self:
-        """Return the dataset with the chain of a branch, or itself if ``branch`` is "".
+        """Return the dataset with the chain of a branch or a tag, or itself if ``branch`` is "".
 
         Raises:
             NotFound: there is no such branch.
@@ -188,6 +195,12 @@ class DatasetChain:
         self._entry.dataset.refresh_branches()
         return self._entry.dataset.branch_names()
 
+    @property
+    def tag_names(self) -> list[str]:
+        """The names of its tags."""
+        self._entry.dataset.refresh_branches()
+        return self._entry.dataset.tag_names()
+
     def branches(self) -> list[Branch]:
         """Return the branches, compared with the head, by name.
 
@@ -195,6 +208,41 @@ class DatasetChain:
         []
         """
         return references.list_branches(self._entry.dataset)
+
+    def tags(self) -> list[Branch]:
+        """Return the tags, compared with the head, by name.
+
+        >>> workspace["city.population"].tags()
+        []
+        """
+        return references.list_tags(self._entry.dataset)
+
+    def create_tag(self, name: str, at: str | None = None) -> Multihash:
+        """Create a tag, and return its block.
+
+        Args:
+            name: the name of the tag.
+            at: the version to tag, as in :meth:`version`.
+
+        Raises:
+            AlreadyExists: a branch or a tag has the name.
+            UsageError: invalid name.
+            NotFound: there is no such version.
+        """
+        block = Multihash.parse(self.version(at).block)
+        references.create_tag(self._entry.dataset, name, block)
+        self._notify()
+        return block
+
+    def delete_tag(self, name: str) -> Multihash:
+        """Delete a tag, and return the block that it referred to. No blocks are removed.
+
+        Raises:
+            NotFound: there is no such tag.
+        """
+        block = references.delete_tag(self._entry.dataset, name)
+        self._notify()
+        return block
 
     def create_branch(self, name: str, at: str | None = None, *, force: bool = False) -> Multihash:
         """Create a branch, and return its newest block.
@@ -214,14 +262,19 @@ class DatasetChain:
         self._notify()
         return block
 
-    def promote_branch(self, name: str) -> Promotion:
+    def promote_branch(self, name: str, expected: Multihash | None = None) -> Promotion:
         """Move the head to the newest block of a branch.
+
+        Args:
+            name: the name of the branch.
+            expected: the newest block of the branch when it was reviewed, or None for any block.
 
         Raises:
             NotFound: there is no such branch.
-            Conflict: the head has blocks that the branch lacks.
+            Conflict: the branch has moved since, the head has blocks that the branch lacks, or the branch was
+                derived from blocks that the head of an input lacks.
         """
-        promotion = references.promote_branch(self._entry.dataset, name)
+        promotion = promote(self._workspace, self._entry, name, expected)
         self._notify()
         return promotion
 
@@ -260,7 +313,7 @@ class DatasetChain:
         dataset.reset(Multihash.parse(version.block), expected_head=head)
         self._notify()
         backups = [name for name, block in dataset.references().items() if block == head]
-        return next(name for name in backups if not is_branch_name(name))
+        return next(name for name in backups if name.startswith(OLD_HEAD_PREFIXES))
 
     def prove(self, block: str | None = None) -> NewProof:
         """Sign a block with the private key of the dataset, and store the ownership proof.

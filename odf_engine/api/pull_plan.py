@@ -101,7 +101,7 @@ class PullPlan(NamedTuple):
         if options.branch and target.entry is None:
             raise UsageError(f"{target.name} is a new dataset: pull it without branches first")
         if options.branch and target.entry is not None and not options.remote_branch:
-            target.entry.on_branch(options.branch)
+            target.entry.on_branch(options.branch, moves=True)
 
 
 ListDatasets = Callable[[str], Sequence[FoundDataset]]

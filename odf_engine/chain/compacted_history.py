@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.compaction_record import CompactionRecord, Replacement
 from odf_engine.chain.dataset import Dataset
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SourceState
 
@@ -75,6 +76,15 @@ def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
     except NotFound:
         return None
     return number if blocks and blocks[0].hash == block else None
+
+
+def find_branch(dataset: Dataset, block: Multihash) -> str:
+    """Return the first branch or tag whose chain contains a block, or "" if there is none."""
+    for name in (*dataset.branch_names(), *dataset.tag_names()):
+        with suppress(OdfError):  # another branch may be readable
+            if sequence_number(dataset.branch(name), block) is not None:
+                return name
+    return ""
 
 
 def find_replacement(dataset: Dataset, position: HistoryPosition) -> Replacement | None:

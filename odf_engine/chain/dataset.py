@@ -46,7 +46,7 @@ from odf_engine.storage.object_store import (
     find_object_name,
     remove_stale_files,
 )
-from odf_engine.storage.refs import COMPACTION_REF, HEAD, RefStore, is_branch_name
+from odf_engine.storage.refs import COMPACTION_REF, HEAD, TAG_PREFIX, RefStore, is_branch_name, tag_name
 
 if TYPE_CHECKING:
     from odf_engine.base.progress import Reporter
@@ -140,38 +140,64 @@ class Dataset:
         """Whether this is an earlier history, see :meth:`at`."""
         return False
 
+    @property
+    def is_tag(self) -> bool:
+        """Whether this is the chain of a tag, which cannot be changed."""
+        return bool(tag_name(self.reference))
+
     def head(self) -> Multihash | None:
         """Return the hash of the newest block, or None if absent."""
         return self._refs.get(self.reference)
 
     def branch(self, name: str) -> Dataset:
-        """Return the dataset with the chain of a branch, whose newest block is ``refs/<name>``.
+        """Return the dataset with the chain of a branch, whose newest block is ``refs/<name>``, or of a tag.
 
         It does not change the head. See :mod:`odf_engine.chain.references`.
 
         Raises:
-            NotFound: there is no such branch; the hint has the command to create it.
+            NotFound: there is no such branch or tag; the hint has the command to create it.
             UsageError: an invalid name.
         """
         if not is_branch_name(name):
             raise UsageError(f"'{name}' is not a valid name of a branch", hint="see odf help branches")
-        if self._refs.read(name) is None:
+        reference = self._find_branch(name)
+        if reference is None:
             self._branches.pop(name, None)
             raise NotFound(
                 f"branch '{name}' not found in this dataset",
                 hint=f"to list branches, run odf branch NAME; to create it, run odf branch NAME {name}",
             )
-        if name not in self._branches:
+        if reference not in self._branches:
             # The index of the workspace has each block once, and not in two chains with a common beginning.
-            index = BlockIndex(self.branch_index_path(name))
-            dataset = Dataset(self.folder, index, self.origin, name, self._signer)
+            index = BlockIndex(self.branch_index_path(reference))
+            dataset = Dataset(self.folder, index, self.origin, reference, self._signer)
             dataset._refs = self._refs  # its lock is reentrant only within one object
-            self._branches[name] = dataset
-        return self._branches[name]
+            self._branches[reference] = dataset
+        return self._branches[reference]
+
+    def _find_branch(self, name: str) -> str | None:
+        """Return the reference of a branch or of a tag, or None if there is neither."""
+        references = (name, f"{TAG_PREFIX}{name}")
+        return next((known for known in references if self._refs.read(known) is not None), None)
 
     def branch_names(self) -> list[str]:
         """Return the names of the branches, sorted, as last read from the origin."""
         return list(filter(is_branch_name, self._refs.names()))
+
+    def tag_names(self) -> list[str]:
+        """Return the names of the tags, sorted, as last read from the origin."""
+        return list(filter(None, map(tag_name, self._refs.names())))
+
+    def require_movable(self) -> None:
+        """Check that commits can move the reference.
+
+        Raises:
+            Conflict: it is a tag.
+        """
+        if self.is_tag:
+            name = tag_name(self.reference)
+            hint = f"use a branch; odf tag NAME -d {name} deletes the tag"
+            raise Conflict(f"'{name}' is a tag, which cannot move", hint=hint)
 
     def close_branches(self) -> None:
         """Close the files of the indexes of branches. The next use opens them again."""
@@ -185,7 +211,7 @@ class Dataset:
         return info if self.reference == HEAD else info / "branches" / self.reference
 
     def branch_index_path(self, name: str) -> Path:
-        """Return the path of the index of a branch, a cache. Its folder is created."""
+        """Return the path of the index of a branch or a tag, a cache. Its folder is created."""
         path = self.folder / "info" / "branches" / name / "index.sqlite"
         with suppress(OSError):  # on a read-only file system, the index is in memory
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -359,8 +385,8 @@ class Dataset:
         """Return the hash of the stored block that ``text`` identifies, in the chain or an earlier history.
 
         Args:
-            text: the name of a reference, with or without ``refs/``; or as for :meth:`find_block`. Blocks of
-                the chain take precedence.
+            text: the name of a reference, with or without ``refs/``, or of a tag; or as for
+                :meth:`find_block`. Blocks of the chain take precedence.
 
         Raises:
             NotFound: no block matches, or several do.
@@ -368,8 +394,8 @@ class Dataset:
         """
         text = text.strip()
         name = text.removeprefix("refs/")
-        if _REFERENCE.fullmatch(name):
-            block = self._refs.get(name)
+        if _REFERENCE.fullmatch(name) and (reference := self._find_branch(name)) is not None:
+            block = self._refs.get(reference)
             if block is not None:
                 return block
         try:
@@ -774,6 +800,7 @@ class Dataset:
             return sum(remove_stale_files(self.folder / name, untouched_for) for name in folders)
 
     def _check_head(self, expected: Multihash | None) -> ChainState | None:
+        self.require_movable()
         head = self.head()
         if head != expected:
             raise Conflict(

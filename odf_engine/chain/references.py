@@ -1,7 +1,8 @@
-"""References of a dataset other than its head: branches, and old heads with their expiry rules.
+"""References of a dataset other than its head: branches, tags, and old heads with their expiry rules.
 
 A branch is a reference to the newest block of a chain that has a common beginning with the head's chain.
-Commits to it follow the same rules, and do not change the head until the branch is promoted.
+Commits to it follow the same rules, and do not change the head until the branch is promoted. A tag is a
+branch that cannot move.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +20,7 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.refs import COMPACTED_PREFIX, OLD_HEAD_PREFIXES, is_branch_name
+from odf_engine.storage.refs import COMPACTED_PREFIX, OLD_HEAD_PREFIXES, TAG_PREFIX, is_branch_name
 
 DEFAULT_DAYS: Final = 7.0
 _DAY: Final = 86_400.0
@@ -65,20 +66,23 @@ def select_expired(heads: Sequence[OldHead], rule: RetentionRule, now: float | N
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch of a dataset.
+    """A branch or a tag of a dataset.
 
     Attributes:
-        name: its name; the reference is ``refs/<name>``.
+        name: its name; the reference is ``refs/<name>``, or ``refs/tag-<name>`` of a tag.
+        is_tag: whether it is a tag.
         head: its newest block, or None if the reference cannot be read.
         blocks, records: totals of its chain.
         system_time: the system time of its newest block.
         fork: sequence number of the newest block that it has in common with the head.
         ahead: number of its blocks that the head does not have. Those are promoted.
         behind: number of blocks of the head that it does not have. If there are any, it cannot be promoted.
+        rows_ahead, rows_behind: numbers of rows in these blocks.
         problem: why it cannot be read.
     """
 
     name: str
+    is_tag: bool = False
     head: Multihash | None = None
     blocks: int = 0
     records: int = 0
@@ -86,6 +90,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     fork: int | None = None
     ahead: int = 0
     behind: int = 0
+    rows_ahead: int = 0
+    rows_behind: int = 0
     problem: str | None = None
 
 
@@ -104,8 +110,14 @@ def list_branches(dataset: Dataset) -> list[Branch]:
     return [read_branch(dataset, name) for name in dataset.branch_names()]
 
 
+def list_tags(dataset: Dataset) -> list[Branch]:
+    """Return the tags, sorted by name."""
+    dataset.refresh_branches()
+    return [read_branch(dataset, name) for name in dataset.tag_names()]
+
+
 def read_branch(dataset: Dataset, name: str) -> Branch:
-    """Return a branch, compared with the head.
+    """Return a branch or a tag, compared with the head.
 
     Raises:
         NotFound: there is no such branch. Other errors are in ``problem``.
@@ -114,10 +126,12 @@ def read_branch(dataset: Dataset, name: str) -> Branch:
     try:
         state, head = branch.state(), dataset.state()
         fork = _find_fork(dataset, branch, min(state.sequence_number, head.sequence_number))
+        common = _count_rows(dataset, fork)
     except OdfError as error:
-        return Branch(name=name, problem=error.message)
+        return Branch(name=name, is_tag=branch.is_tag, problem=error.message)
     return Branch(
         name=name,
+        is_tag=branch.is_tag,
         head=state.head,
         blocks=state.blocks,
         records=state.records,
@@ -125,7 +139,19 @@ def read_branch(dataset: Dataset, name: str) -> Branch:
         fork=fork,
         ahead=state.sequence_number - fork,
         behind=head.sequence_number - fork,
+        rows_ahead=state.records - common,
+        rows_behind=head.records - common,
     )
+
+
+def _count_rows(dataset: Dataset, number: int) -> int:
+    """Return the number of rows in the blocks up to a sequence number. Offsets have no gaps."""
+    newest = dataset.list_blocks(1, before=number + 1, kinds=("AddData", "ExecuteTransform"))
+    if not newest:
+        return 0
+    event: Any = dataset.block(newest[0].hash).block.event
+    last = event.prev_offset if event.new_data is None else event.new_data.offset_interval.end
+    return 0 if last is None else last + 1
 
 
 def _find_fork(one: Dataset, other: Dataset, last: int) -> int:
@@ -151,7 +177,7 @@ def create_branch(dataset: Dataset, name: str, block: Multihash, *, replace: boo
 
     Raises:
         UsageError: invalid name.
-        AlreadyExists: the branch exists, or one whose name differs only in case.
+        AlreadyExists: the branch exists, or a branch or a tag whose name differs only in case.
         NotFound, MalformedBlock: a block of the chain that ends there is missing or damaged.
     """
     _check_name(name)
@@ -162,13 +188,42 @@ def create_branch(dataset: Dataset, name: str, block: Multihash, *, replace: boo
             f"branch '{same[0]}' already exists",
             hint="use another name" if same != [name] else "use another name, or --force to move it",
         )
+    _check_tags(dataset, name)
+    _set_reference(dataset, name, block)
+
+
+def create_tag(dataset: Dataset, name: str, block: Multihash) -> None:
+    """Create a tag of a stored block: a branch that cannot move.
+
+    Raises:
+        UsageError: invalid name.
+        AlreadyExists: a branch or a tag has the name, or one that differs only in case.
+        NotFound, MalformedBlock: a block of the chain that ends there is missing or damaged.
+    """
+    _check_name(name)
+    dataset.refresh_branches()
+    _check_tags(dataset, name)
+    for branch in dataset.branch_names():
+        if branch.lower() == name.lower():
+            raise AlreadyExists(f"branch '{branch}' already exists", hint="use another name")
+    _set_reference(dataset, f"{TAG_PREFIX}{name}", block)
+
+
+def _check_tags(dataset: Dataset, name: str) -> None:
+    """Check that no tag has a name."""
+    for tag in dataset.tag_names():
+        if tag.lower() == name.lower():
+            raise AlreadyExists(f"'{tag}' is a tag, which cannot move", hint="use another name")
+
+
+def _set_reference(dataset: Dataset, reference: str, block: Multihash) -> None:
     history = dataset.at(block)
     history.state()  # all of its blocks can be read
-    expected = dataset.references().get(name)
+    expected = dataset.references().get(reference)
     if history is dataset and expected is None:
         with suppress(OdfError):
-            dataset.copy_index(name, block)
-    dataset.move_branch(name, expected, block)
+            dataset.copy_index(reference, block)
+    dataset.move_branch(reference, expected, block)
 
 
 def follow_head(dataset: Dataset, name: str) -> None:
@@ -189,10 +244,12 @@ def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multih
 
     Raises:
         NotFound: there is no such branch.
-        Conflict: only the branch has some blocks, or it cannot be read, and ``force`` is not set.
+        Conflict: it is a tag; or only the branch has some blocks, or it cannot be read, and ``force`` is not
+            set.
     """
     dataset.refresh_branches()
     branch = dataset.branch(name)
+    branch.require_movable()
     head = branch.head()
     if head is None:
         raise NotFound(f"branch '{name}' not found in this dataset")
@@ -208,10 +265,29 @@ def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multih
                 f"branch '{name}' has {count_of(own.ahead, 'block')} that the head does not have",
                 hint="promote it first, or use --force to discard them",
             )
-    with translate_os_errors(dataset.folder):
-        dataset.remove_reference(name, head)
-    dataset.remove_branch_caches(name)
+    _remove_reference(dataset, name, head)
     return head
+
+
+def delete_tag(dataset: Dataset, name: str) -> Multihash:
+    """Delete a tag; return the block that it referred to. No blocks are removed.
+
+    Raises:
+        NotFound: there is no such tag.
+    """
+    dataset.refresh_branches()
+    reference = f"{TAG_PREFIX}{name}"
+    head = dataset.references().get(reference)
+    if name not in dataset.tag_names() or head is None:
+        raise NotFound(f"tag '{name}' not found in this dataset", hint="to list tags, run odf tag NAME")
+    _remove_reference(dataset, reference, head)
+    return head
+
+
+def _remove_reference(dataset: Dataset, reference: str, head: Multihash) -> None:
+    with translate_os_errors(dataset.folder):
+        dataset.remove_reference(reference, head)
+    dataset.remove_branch_caches(reference)
 
 
 def rename_branch(dataset: Dataset, name: str, new_name: str) -> None:
@@ -221,30 +297,37 @@ def rename_branch(dataset: Dataset, name: str, new_name: str) -> None:
         NotFound: there is no such branch.
         UsageError: invalid name.
         AlreadyExists: the new name exists.
-        Conflict: another process has committed to the branch; both names then exist.
+        Conflict: it is a tag; or another process has committed to the branch, and both names then exist.
     """
     dataset.refresh_branches()
-    head = dataset.branch(name).head()
+    branch = dataset.branch(name)
+    branch.require_movable()
+    head = branch.head()
     if head is None:
         raise NotFound(f"branch '{name}' not found in this dataset")
     create_branch(dataset, new_name, head)
-    with translate_os_errors(dataset.folder):
-        dataset.remove_reference(name, head)
-    dataset.remove_branch_caches(name)
+    _remove_reference(dataset, name, head)
 
 
-def promote_branch(dataset: Dataset, name: str) -> Promotion:
+def promote_branch(dataset: Dataset, name: str, expected: Multihash | None = None) -> Promotion:
     """Move the head to the newest block of a branch, if that follows the head. Atomic, also on a crash.
 
     The branch remains. Nothing is changed if the head already has all of its blocks.
 
+    Args:
+        dataset: the dataset.
+        name: the name of the branch.
+        expected: the newest block of the branch when it was reviewed, or None for any block.
+
     Raises:
         NotFound: there is no such branch.
-        Conflict: the head has blocks that the branch does not have.
+        Conflict: the branch has moved since, or the head has blocks that the branch does not have.
     """
     dataset.refresh_branches()
     branch = dataset.branch(name)
     new, old = branch.state(), dataset.state()
+    if expected is not None and new.head != expected:
+        raise Conflict(f"branch '{name}' has moved meanwhile", hint="check the new blocks, then promote it")
     if dataset.contains_block(new.head):
         return Promotion(old.head, old.head, 0, 0)
     if not branch.contains_block(old.head):
@@ -262,7 +345,7 @@ def promote_branch(dataset: Dataset, name: str) -> Promotion:
 def _check_name(name: str) -> None:
     if not is_branch_name(name):
         raise UsageError(
-            f"'{name}' is not a valid name of a branch",
-            hint="begin with a letter, then use letters, digits, '.', '-' and '_'; head, compaction, before-…"
-            " and compacted-… are reserved",
+            f"'{name}' is not a valid name of a branch or a tag",
+            hint="begin with a letter, then use letters, digits, '.', '-' and '_'; head, compaction,"
+            " before-…, compacted-… and tag-… are reserved",
         )

@@ -12,6 +12,7 @@ from odf_engine.base.config import parse_duration
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.compacted_history import (
     HistoryPosition,
+    find_branch,
     find_current_position,
     find_position,
     find_replacement,
@@ -36,6 +37,7 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.refs import HEAD
 from odf_engine.workspace.dataset_summary import DatasetEntry, is_readable
 from odf_engine.workspace.workspace import Workspace
 
@@ -102,6 +104,12 @@ def position_of_block(
 def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offset: int | None) -> Diverged:
     """Return the error for a block that the input's chain lacks; ``offset`` is the last one up to it."""
     dataset, block_text = entry.dataset, f"block {block} of {alias}"
+    if dataset.reference != HEAD:
+        return Diverged(
+            f"'{dataset.reference}' of input '{alias}' lacks blocks that this branch was derived from",
+            where=block_text,
+            hint=f"create both branches again: odf branch {entry.alias} {dataset.reference} --force",
+        )
     head = dataset.head()
     state = None if head is None else dataset.state()
     known = None if state is None else state.last_offset
@@ -329,7 +337,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         return None
     inputs: list[InputPlan] = []
     for item in transform.inputs:
-        planned = _plan_input(workspace, item, state, max_rows)
+        planned = _plan_input(workspace, entry, item, max_rows)
         if planned is None:
             return None
         inputs.append(planned)
@@ -361,15 +369,23 @@ def boundary_transaction(
     if transform is None:
         raise Unsupported("the transform is missing, or from a newer specification")
     since_start = None if kind == "finish" else system_time
-    inputs = [_plan_unchanged_input(workspace, item, state, since_start) for item in transform.inputs]
+    inputs = [_plan_unchanged_input(workspace, entry, item, state, since_start) for item in transform.inputs]
     return _make_transaction(entry, state, transform, inputs, kind)
 
 
 def _plan_unchanged_input(
-    workspace: Workspace, item: TransformInput, state: ChainState, since_start: Timestamp | None
+    workspace: Workspace,
+    derived: DatasetEntry,
+    item: TransformInput,
+    state: ChainState,
+    since_start: Timestamp | None,
 ) -> InputPlan:
     """Plan an input without new data. With ``since_start`` it includes all data that was read before."""
-    entry, alias, position = _find_input(workspace, item, state)
+    dataset_id, alias = DatasetId.parse(item.dataset_ref), item.alias or item.dataset_ref
+    last = _last_input(state, dataset_id)
+    source = _resolve_input(workspace, dataset_id, alias)
+    entry = past_input(source, derived, None if last is None else last.last_block)
+    position = last_consumed_position(entry, alias, last)
     dataset = entry.dataset
     rebuilt = position if since_start is not None else None
     read = None if rebuilt is None or rebuilt.offset is None else OffsetInterval(0, rebuilt.offset)
@@ -426,6 +442,7 @@ def transaction_of_block(
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
         source = _resolve_input(workspace, recorded.dataset_id, alias)
+        source = past_input(source, entry, recorded.last_block)
         begin = position_of_block(source, alias, recorded.prev_block_hash, recorded.prev_offset)
         end = last_consumed_position(source, alias, recorded)
         if end is None:
@@ -477,10 +494,22 @@ def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp
 
 
 def _plan_input(
-    workspace: Workspace, item: TransformInput, state: ChainState, max_rows: int
+    workspace: Workspace, derived: DatasetEntry, item: TransformInput, max_rows: int
 ) -> InputPlan | None:
     """Plan an input from the last consumed position, or None if it is not readable yet."""
-    entry, alias, begin = _find_input(workspace, item, state)
+    dataset_id, alias = DatasetId.parse(item.dataset_ref), item.alias or item.dataset_ref
+    state = derived.dataset.state()
+    entry = _resolve_input(workspace, dataset_id, alias)
+    if derived.inputs in entry.dataset.branch_names():
+        entry = entry.on_branch(derived.inputs)
+    last = _last_input(state, dataset_id)
+    past = past_input(entry, derived, None if last is None else last.last_block).dataset.reference
+    if past != entry.dataset.reference:
+        raise Diverged(
+            f"only '{past}' of input '{alias}' has the blocks that this branch was derived from",
+            hint=f"use --inputs {past}, or promote it: odf branch {entry.alias} --promote {past}",
+        )
+    begin = last_consumed_position(entry, alias, last)
     input_state = entry.dataset.state()
     if not is_readable(input_state):
         return None
@@ -520,14 +549,24 @@ def _plan_interval(
     )
 
 
-def _find_input(
-    workspace: Workspace, item: TransformInput, state: ChainState
-) -> tuple[DatasetEntry, str, ChainPosition | None]:
-    """Return an input, its alias, and the position after its last transaction."""
-    dataset_id, alias = DatasetId.parse(item.dataset_ref), item.alias or item.dataset_ref
-    entry = _resolve_input(workspace, dataset_id, alias)
-    last = {last_input.dataset_id: last_input for last_input in state.last_inputs or ()}.get(dataset_id)
-    return entry, alias, last_consumed_position(entry, alias, last)
+def _last_input(state: ChainState, dataset_id: DatasetId) -> ExecuteTransformInput | None:
+    """Return the interval of an input in the last transaction, or None before the first."""
+    return next((last for last in state.last_inputs or () if last.dataset_id == dataset_id), None)
+
+
+def past_input(source: DatasetEntry, derived: DatasetEntry, block: Multihash | None) -> DatasetEntry:
+    """Return an input with the chain that a past transaction has read.
+
+    The transactions of a branch can have read a branch of the input, whose blocks the head lacks.
+
+    Args:
+        source: the input.
+        derived: the derivative dataset, or its branch.
+        block: the last block that the transaction has read, or None for no block.
+    """
+    if derived.dataset.reference == HEAD or block is None or find_position(source.dataset, block) is not None:
+        return source
+    return source.on_branch(find_branch(source.dataset, block))
 
 
 def _resolve_input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:

@@ -670,7 +670,9 @@ def _describe_input(plan: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in plan.slices)
     watermark = f", watermark {plan.watermark}" if plan.watermark is not None else ""
     slices = count_of(len(plan.slices), "slice")
-    return f"input {plan.alias}: {count_of(rows, 'new row')} in {slices}{watermark}"
+    reference = plan.entry.dataset.reference
+    branch = "" if reference == HEAD else f"@{reference}"
+    return f"input {plan.alias}{branch}: {count_of(rows, 'new row')} in {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:

@@ -48,7 +48,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
 
     def run(self, context: JobContext, reporter: Reporter) -> PullResult:
         workspace = context.workspace
-        entry = workspace.resolve(self.dataset).on_branch(self.branch)
+        entry = workspace.resolve(self.dataset).on_branch(self.branch, moves=True)
         # These two fail before Spark starts.
         definitions.select_push_source(entry, self.source)
         trust.Trust(workspace).require_trust(entry)

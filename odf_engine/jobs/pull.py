@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.base.progress import JobWarning, Reporter, count_of
 from odf_engine.data.waiting import Waiting
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.jobs.base import (
     JobContext,
     JobRequest,
@@ -172,6 +172,8 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         branch: the branch that receives the data, or "" for the head.
         remote_branch: the branch of the remote to pull, or "" for its head. A missing local branch is
             created.
+        inputs: the branch that the query of a derivative dataset reads of the inputs that have it, or "" for
+            their heads. It requires ``branch``.
         on_warning: ``fail``: rows and transactions with warnings are not committed, and the job fails.
     """
 
@@ -190,6 +192,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     remote_branch: str = ""
     rebuild: bool = False
     rederive: bool = False
+    inputs: str = ""
     on_warning: OnWarning = "continue"
 
     @classmethod
@@ -238,6 +241,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         arguments = [option for option, is_set in options.items() if is_set]
         arguments += ["--from", self.url] if self.url else []
         arguments += branch_option(self.branch)
+        arguments += ["--inputs", self.inputs] if self.inputs else []
         arguments += ["--remote-branch", self.remote_branch] if self.remote_branch else []
         if self.set_watermark is not None:
             arguments += ["--set-watermark", self.set_watermark]
@@ -267,7 +271,9 @@ class _Pull:
             return self._synchronize(entry, url)
         if request.remote_branch:
             raise UsageError(f"{entry.alias} has no remote with branches", hint="select one: --from REPO|URL")
-        entry = entry.on_branch(request.branch)
+        entry = entry.on_branch(request.branch, moves=True)
+        if request.inputs:
+            entry = self._with_inputs(entry)
         if request.set_watermark is None:
             # Checked again by the pull; here it fails before Spark starts.
             trust.Trust(self._workspace).require_trust(entry)
@@ -278,6 +284,24 @@ class _Pull:
                 f"{entry.alias} is a root dataset: only derivative datasets can be derived again"
             )
         return self._poll(entry)
+
+    def _with_inputs(self, entry: DatasetEntry) -> DatasetEntry:
+        """Return a branch whose new transactions read the branch of the inputs that have it.
+
+        Raises:
+            UsageError: without a branch, the head would refer to blocks that the heads of the inputs lack.
+            NotFound: no input has the branch.
+        """
+        branch, inputs = self._request.inputs, entry.dataset.state().inputs()
+        if entry.dataset.reference == HEAD:
+            raise UsageError("a head cannot be derived from branches", hint="add --branch BRANCH")
+        datasets = [known.dataset for known in self._workspace.datasets() if known.id in inputs]
+        for dataset in datasets:
+            dataset.refresh_branches()
+        if inputs and not any(branch in dataset.branch_names() for dataset in datasets):
+            hint = f"odf branch INPUT {branch} creates it"
+            raise NotFound(f"no input of {entry.alias} has a branch '{branch}'", hint=hint)
+        return msgspec.structs.replace(entry, inputs=branch)
 
     def _poll(self, entry: DatasetEntry) -> PullResult:
         request, runtime = self._request, self._context.host.spark(self._reporter)

@@ -31,7 +31,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         last_offset: the last offset of the newest row up to the block, or None if absent.
         head: whether it is the newest block.
         in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
-        history: the branch or earlier history that the caller named, or "".
+        history: the branch, tag or earlier history that the caller named, or "".
     """
 
     dataset: str
@@ -84,7 +84,7 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
 
 def _reference_name(dataset: Dataset, text: str) -> str:
     name = text.strip().removeprefix("refs/")
-    return name if name in dataset.references() else ""
+    return name if name in dataset.references() or name in dataset.tag_names() else ""
 
 
 def at_version(entry: DatasetEntry, version: PinnedVersion) -> DatasetEntry:

@@ -26,8 +26,10 @@ COMPACTED_PREFIX: Final = "compacted-"
 """References with this prefix and a time are the old heads of compactions."""
 OLD_HEAD_PREFIXES: Final = (COMPACTED_PREFIX, "before-reset-", "before-pull-", "before-push-")
 """References with these prefixes are old heads: earlier histories of the dataset."""
+TAG_PREFIX: Final = "tag-"
+"""References with this prefix are tags: ``refs/tag-NAME`` is the tag NAME."""
 _BRANCH: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
-_RESERVED: Final = ("before-", COMPACTED_PREFIX)
+_RESERVED: Final = ("before-", COMPACTED_PREFIX, TAG_PREFIX)
 _LOCK_SECONDS: Final = 30.0
 _MAX_BYTES: Final = 4096  # bytes; a hash has less than 100 characters
 
@@ -40,6 +42,12 @@ def is_branch_name(name: str) -> bool:
     lower = name.lower()  # some file systems do not distinguish case
     is_reserved = lower in (HEAD, COMPACTION_REF) or lower.startswith(_RESERVED)
     return _BRANCH.fullmatch(name) is not None and not is_reserved
+
+
+def tag_name(reference: str) -> str:
+    """Return the name of the tag that is stored under a reference, or "" if that is not a tag."""
+    name = reference.removeprefix(TAG_PREFIX)
+    return name if name != reference and is_branch_name(name) else ""
 
 
 class RefStore:

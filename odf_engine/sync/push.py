@@ -77,6 +77,10 @@ def push(
         raise Unsupported(f"cannot push to {scheme}: URLs", where=remote.url, hint=hint)
     reporter.phase("compare")
     remote_head = remote.head()
+    if entry.dataset.is_tag and remote_head not in (None, entry.dataset.head()):
+        raise Conflict(
+            "the remote has another version under this tag", where=remote.url, hint="use another tag"
+        )
     relation = _compare(entry.dataset, remote, reporter)
     if remote_head is None and entry.dataset.reference != HEAD:
         relation = _compare_new_branch(entry, remote)

@@ -64,7 +64,7 @@ def pull_from_remote(
     if entry is not None:
         entry.dataset.refresh_branches()
         if not pull.remote_branch or pull.branch in entry.dataset.branch_names():
-            entry = entry.on_branch(pull.branch)
+            entry = entry.on_branch(pull.branch, moves=True)
         warn_about_static(
             workspace,
             entry,

@@ -36,24 +36,34 @@ class DatasetEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         problem: why the name cannot be read; ``alias`` is then derived from the id.
+        inputs: the branch that new transactions read of the inputs that have it, or "" for the heads.
     """
 
     id: DatasetId
     alias: DatasetAlias
     dataset: Dataset
     problem: OdfError | None = None
+    inputs: str = ""
 
-    def on_branch(self, name: str) -> DatasetEntry:
-        """Return the dataset with the chain of a branch; itself if the name is empty.
+    def on_branch(self, name: str, *, moves: bool = False) -> DatasetEntry:
+        """Return the dataset with the chain of a branch or a tag; itself if the name is empty.
+
+        Args:
+            name: the name of the branch.
+            moves: whether blocks will be appended to the chain.
 
         Raises:
             NotFound: there is no such branch.
             UsageError: invalid name of a branch.
+            Conflict: it is a tag, and ``moves`` is set.
         """
         if not name:
             return self
         self.dataset.refresh_branches()
-        return replace(self, dataset=self.dataset.branch(name))
+        dataset = self.dataset.branch(name)
+        if moves:
+            dataset.require_movable()
+        return replace(self, dataset=dataset)
 
 
 class NewDataset(msgspec.Struct, frozen=True):

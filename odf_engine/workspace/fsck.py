@@ -260,7 +260,8 @@ class _DatasetCheck:
         dataset = self._entry.dataset
         if dataset.origin is not None:
             return
-        chains = [dataset, *map(dataset.branch, dataset.branch_names())] if dataset.head() else []
+        names = [*dataset.branch_names(), *dataset.tag_names()]
+        chains = [dataset, *map(dataset.branch, names)] if dataset.head() else []
         rows = {row.physical_hash: row for chain in chains for row in chain.slices()}
         missing = [slice_hash for slice_hash in rows if not dataset.object_path("data", slice_hash).is_file()]
         lost = [slice_hash for slice_hash in missing if dataset.equivalent_slice(slice_hash) is None]

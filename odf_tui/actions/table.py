@@ -16,6 +16,8 @@ from odf_tui.actions.model import (
     requires,
 )
 
+_DATASET_MENU: Final = "dataset_menu"
+_WORKSPACE_MENU: Final = "workspace_menu"
 _REQUIRES_BLOCK: Final = requires("block", "no block is selected")
 _REQUIRES_FINDINGS: Final = requires("findings", "no findings: press v to verify the dataset")
 _REQUIRES_TRAIL: Final = requires("trail", "no link to go back from")
@@ -86,7 +88,16 @@ BLOCK_ACTIONS: Final = (
         "",
         require_readable_dataset,
     ),
-    Action("choose_branch", ("B",), "show a branch of the dataset", "blocks", "", require_readable_dataset),
+    Action(
+        "choose_branch",
+        ("B",),
+        "show, create, pull, check, compare and promote branches",
+        "blocks",
+        "branches",
+        require_readable_dataset,
+        menu=_DATASET_MENU,
+        menu_key="b",
+    ),
     Action(
         "next_finding",
         ("n", "right_curly_bracket"),
@@ -465,10 +476,6 @@ SHARING_ACTIONS: Final = (
 SQL_ACTIONS: Final = (
     Action("sql", ("s",), "run an SQL query; on a query job: reopen its query", hint="sql"),
 )
-
-
-_DATASET_MENU: Final = "dataset_menu"
-_WORKSPACE_MENU: Final = "workspace_menu"
 
 
 def _unused_guard(situation: Situation) -> str | None:

@@ -119,7 +119,7 @@ def _make_request(
     workspace: Workspace, dataset: Dataset, other: str | None, since: str | None, until: str | None
 ) -> Diff:
     """Return the request that compares a dataset with another one, with its branch, or with itself."""
-    if other is not None and other in dataset.branch_names:
+    if other is not None and other in (*dataset.branch_names, *dataset.tag_names):
         since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
     against = dataset if other is None else workspace.resolve(other)
     other_id = "" if against.id == dataset.id else against.id

@@ -17,7 +17,8 @@ the pulled datasets are verified, as by `odf verify`: the transactions are repla
 Exits with 3 if a dataset is invalid.
 
 With --branch, the new blocks follow the blocks of a branch (see `odf branch`). The query of a derivative
-dataset reads the heads of its inputs. --remote-branch creates the local branch if it does not exist.
+dataset reads the heads of its inputs; with --inputs, a branch of the inputs that have it. --remote-branch
+creates the local branch if it does not exist.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures
 from odf_tui.cli.shared.options import (
+    BRANCH,
     DATASET_OR_REMOTE,
     REMOTE_DATASET,
     branch_option,
@@ -84,6 +86,13 @@ MEANINGS = "update refresh run sync clone download"
     help="Derive derivative datasets again from the start of their inputs, by the current rules.",
 )
 @branch_option("Pull into this branch of the datasets. Their heads do not move.")
+@click.option(
+    "--inputs",
+    metavar="BRANCH",
+    default="",
+    type=BRANCH,
+    help="With --branch: read this branch of the inputs that have it, and the heads of the others.",
+)
 @click.option(
     "--remote-branch",
     metavar="BRANCH",

@@ -98,6 +98,7 @@ def dataset_details(workspace: Workspace, dataset: Dataset, summaries: Sequence[
         and {"block": proof.number, "hash": proof.hash, "newer": proof.newer, "actor": proof.actor},
         "references": dataset.references,
         "branches": dataset.branch_names,
+        "tags": dataset.tag_names,
         "inputs": [names.get(upstream, str(upstream)) for upstream in state.inputs()],
         "outputs": [other.name for other in summaries if DatasetId.parse(dataset.id) in other.inputs],
         "sources": list(_list_sources(dataset, state)),

@@ -338,9 +338,9 @@ class DatasetDiffController(Controller):
     @dataset_task
     async def show_differences(self, row: DatasetRow) -> None:
         """Show the differences between the selected dataset and a version that the user chooses."""
-        await self._compare(row, await self._choose_comparison(row))
+        await self.compare(row, await self._choose_comparison(row))
 
-    async def _compare(self, row: DatasetRow, request: Diff | None) -> None:
+    async def compare(self, row: DatasetRow, request: Diff | None) -> None:
         """Show the results of comparisons until the user is done."""
         while request is not None:
             try:

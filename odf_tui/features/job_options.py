@@ -94,6 +94,10 @@ class JobOptionsController(Controller):
     @dataset_task
     async def ingest(self, row: DatasetRow) -> None:
         """Push rows from files into the selected dataset."""
+        await self.push_rows(row, "")
+
+    async def push_rows(self, row: DatasetRow, branch: str) -> None:
+        """Push rows from files into a dataset, or into its branch if the name is not empty."""
         form = await self.host.ask(FormDialog(f"Push rows into {row.name}", ingest_fields(row), "pushes"))
         if form is None:
             return
@@ -108,6 +112,7 @@ class JobOptionsController(Controller):
             strict=form.flag("strict"),
             force=form.flag("force"),
             idempotency_key=form.text("key") or None,
+            branch=branch,
         )
         names = ", ".join(file.name for file in files)
         self.jobs.submit([(request, row.name)], f", from {printable(names)}")

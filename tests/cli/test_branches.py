@@ -10,10 +10,10 @@ import pytest
 
 from odf_engine.chain.references import read_branch
 from odf_engine.errors import Conflict
-from odf_engine.metadata.model import SetInfo
+from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
-from tests.sync.builders import add_slices, describe, make_root
+from tests.sync.builders import add_slices, describe, make_derivative, make_root
 from tests.sync.in_process_server import served
 
 
@@ -73,6 +73,40 @@ def test_head_that_moved_is_a_conflict(folder: Path) -> None:
     with pytest.raises(Conflict):  # a job that started before the deletion
         branch.dataset.commit([SetInfo("x")], system_time=newest.system_time, expected_head=newest.head)
     assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
+
+
+def test_inputs_on_branches_require_a_branch_and_are_promoted_first(folder: Path) -> None:
+    workspace = Workspace(folder)
+    source = workspace.resolve("numbers")
+    entry = make_derivative(workspace, source)
+    workspace.index.close()
+    without = call_odf("pull", "derived", "--inputs", "review", cwd=folder)
+    assert without.code == 2 and "add --branch BRANCH" in without.err
+    call_odf("branch", "derived", "review", cwd=folder)
+    unknown = call_odf("pull", "derived", "--branch", "review", "--inputs", "review", cwd=folder)
+    assert unknown.code == 1 and "odf branch INPUT review creates it" in unknown.err
+
+    call_odf("branch", "numbers", "next", cwd=folder)
+    add_slices(source.on_branch("next"))
+    branch = entry.on_branch("review").dataset
+    state, read = branch.state(), source.on_branch("next").dataset.state()
+    (last,), checkpoint = state.last_inputs or (), state.last_checkpoint
+    assert checkpoint is not None
+    consumed = ExecuteTransformInput(
+        source.id, last.last_block, read.head, last.last_offset, read.last_offset
+    )
+    event = ExecuteTransform(
+        [consumed],
+        prev_checkpoint=checkpoint.physical_hash,
+        prev_offset=state.last_offset,
+        new_checkpoint=checkpoint,
+        new_watermark=read.watermark,
+    )
+    branch.commit([event], system_time=read.system_time, expected_head=state.head)
+    refused = call_odf("branch", "derived", "--promote", "review", cwd=folder)
+    assert refused.code == 4 and "promote numbers first: odf branch numbers --promote next" in refused.err
+    assert call_odf("branch", "numbers", "--promote", "next", cwd=folder).code == 0
+    assert call_odf("branch", "derived", "--promote", "review", cwd=folder).code == 0
 
 
 def test_a_damaged_branch_is_deleted_only_by_force(folder: Path) -> None:
@@ -170,3 +204,55 @@ def test_branches_are_pushed_pulled_and_served(
 def test_reserved_or_invalid_branch_name_is_rejected(folder: Path, name: str) -> None:
     refused = call_odf("branch", "numbers", name, cwd=folder)
     assert refused.code == 2 and not (folder / "x").exists()
+
+
+def test_tag_names_a_version_and_cannot_move(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert "no tags" in call_odf("tag", cwd=folder).err
+    tagged = call_odf("tag", "numbers", "v1", "--at", "3", "--json", cwd=folder)
+    assert tagged.code == 0, tagged.err
+    entry = Workspace(folder).resolve("numbers")
+    assert (entry.dataset.folder / "refs/tag-v1").read_text() == tagged.json["head"]
+    for arguments in (
+        ("tag", "numbers", "v1"),
+        ("tag", "numbers", "V1"),
+        ("branch", "numbers", "v1", "--force"),
+        ("branch", "numbers", "-m", "v1", "v2"),
+        ("branch", "numbers", "-d", "v1", "--force"),
+        ("pull", "numbers", "--branch", "v1"),
+    ):
+        refused = call_odf(*arguments, cwd=folder)
+        assert refused.code and "is a tag, which cannot move" in refused.err, arguments
+    with pytest.raises(Conflict, match="cannot move"):
+        describe(entry.on_branch("v1"), "newer")
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    assert "branch 'staging' already exists" in call_odf("tag", "numbers", "staging", cwd=folder).err
+    assert "different branches" in call_odf("log", "numbers@v1", "--branch", "staging", cwd=folder).err
+
+    # It is a reference for all commands, and gc keeps blocks that only the tag has.
+    last = ("-n", "1", "--json")
+    assert call_odf("tail", "numbers@v1", *last, cwd=folder).json[0]["people"] == 5
+    assert call_odf("tail", "numbers", "--as-at", "v1", *last, cwd=folder).json[0]["people"] == 5
+    assert call_odf("verify", "numbers@v1", "--integrity", cwd=folder).code == 0
+    assert call_odf("diff", "numbers", "v1", "--json", cwd=folder).json["removed"] == 3
+    add_slices(entry.on_branch("staging"), city="Chur")
+    assert call_odf("tag", "numbers", "reviewed", "--at", "staging", cwd=folder).code == 0
+    assert call_odf("branch", "numbers", "-d", "staging", "--force", cwd=folder).code == 0
+    assert "0 files to remove" in call_odf("gc", "--dry-run", "--now", cwd=folder).err
+    assert call_odf("branch", "numbers", "--json", cwd=folder).json == []
+    listed = call_odf("tag", "numbers", "--json", cwd=folder).json
+    assert [(tag["tag"], tag["ahead"], tag["behind"]) for tag in listed] == [("reviewed", 1, 0), ("v1", 0, 1)]
+
+    shelf = f"file:{tmp_path_factory.mktemp('copies')}/numbers"
+    assert call_odf("push", "numbers", "--to", shelf, cwd=folder).code == 0
+    assert call_odf("push", "numbers@v1", "--to", shelf, cwd=folder).code == 0
+    pushed = Path(shelf.removeprefix("file:")) / "refs/tag-v1"
+    assert pushed.read_text() == tagged.json["head"]
+    assert call_odf("tag", "numbers", "-d", "v1", cwd=folder).code == 0
+    assert call_odf("tag", "numbers", "v1", cwd=folder).code == 0
+    other = call_odf("push", "numbers@v1", "--to", shelf, "--force", cwd=folder)
+    assert other.code and "another version under this tag" in other.err
+    assert pushed.read_text() == tagged.json["head"]
+
+    assert call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).code == 0
+    assert "tag 'reviewed' not found" in call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).err
+    assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out

@@ -6,10 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.references import create_branch, promote_branch
+from odf_engine.derive.plan import Diverged
+from odf_engine.derive.promotion import promote
 from odf_engine.derive.run import transform
 from odf_engine.derive.verify.integrity import verify
+from odf_engine.derive.verify.replay import Replay
+from odf_engine.derive.verify.report import dataset_origins
 from odf_engine.engines.spark_engine import SparkEngine
-from odf_engine.errors import CheckFailed
+from odf_engine.errors import CheckFailed, Conflict
 from odf_engine.metadata.yaml import read_manifests
 from tests.ingest.pulling import Pulled
 from tests.ingest.test_checks import DERIVED, SOURCE, add, rows
@@ -61,3 +65,70 @@ def test_branch_pull_leaves_the_head_until_promotion(pulled: Pulled) -> None:
     transform(pulled.workspace, derived.on_branch("next"), engine, pulled.reporter)
     assert derived.dataset.state().records == 0
     assert promote_branch(derived.dataset, "next").records == 3
+
+
+SUM = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: derived
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: data}, {datasetRef: other}]
+      transform:
+        kind: Sql
+        engine: spark
+        query: SELECT event_time, id FROM data UNION ALL SELECT event_time, id FROM other
+"""
+
+
+@pytest.mark.spark
+def test_branch_derived_from_branches_of_inputs_is_promoted_after_them(pulled: Pulled) -> None:
+    workspace, engine = pulled.workspace, SparkEngine(pulled.runtime)
+    pulled.add(SOURCE.replace("in/", "other/"), name="other")
+    pulled.write("other/1.ndjson", rows((7, "z", 1, DAY)))
+    pulled.pull()
+    source = pulled.add(SOURCE)
+    pulled.write("in/1.ndjson", rows((1, "a", 1, DAY)))
+    pulled.pull()
+    (derived,) = workspace.add(read_manifests(SUM, "derived.yaml"))
+    transform(workspace, derived, engine, pulled.reporter)
+    for entry in (source, derived):
+        create_branch(entry.dataset, "review", entry.dataset.state().head)
+    pulled.entry = source.on_branch("review")
+    pulled.write("in/2.ndjson", rows((2, "b", 2, DAY)))
+    pulled.pull()
+
+    # Only one of the inputs has the branch: the head of the other is read.
+    branch = derived.on_branch("review")
+    transform(workspace, branch, engine, pulled.reporter)
+    assert branch.dataset.state().records == 2
+    with_inputs = replace(branch, inputs="review")
+    transform(workspace, with_inputs, engine, pulled.reporter)
+    assert (branch.dataset.state().records, derived.dataset.state().records) == (3, 2)
+
+    # A verification replays the same blocks. Without --inputs, the branch cannot be continued.
+    replayed = Replay(workspace, branch, engine, pulled.reporter)
+    report = verify(branch.dataset, pulled.reporter, replay=replayed)
+    assert (report.valid, report.transforms, report.unchecked) == (True, 2, [])
+    assert not [origin.problem for origin in dataset_origins(workspace, branch) if origin.problem]
+    with pytest.raises(Diverged, match="only 'review' of input 'data'"):
+        transform(workspace, branch, engine, pulled.reporter)
+
+    # A head never refers to blocks that the heads of the inputs lack.
+    with pytest.raises(Conflict, match="the head of data lacks") as refused:
+        promote(workspace, derived, "review")
+    assert refused.value.hint == "promote data first: odf branch data --promote review"
+    assert derived.dataset.state().records == 2
+    promote(workspace, source, "review")
+    assert promote(workspace, derived, "review").records == 1
+    replayed = Replay(workspace, derived, engine, pulled.reporter)
+    assert verify(derived.dataset, pulled.reporter, replay=replayed).transforms == 2
+    transform(workspace, branch, engine, pulled.reporter)
+    assert branch.dataset.head() == derived.dataset.head()
+
+    # The branch of the input is moved to another history.
+    create_branch(source.dataset, "review", source.dataset.block_hash(1), replace=True)
+    with pytest.raises(Diverged, match="'review' of input 'data' lacks blocks"):
+        transform(workspace, with_inputs, engine, pulled.reporter)

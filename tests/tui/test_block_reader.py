@@ -254,14 +254,15 @@ async def test_key_steps_through_histories_before_resets(workspace: Workspace) -
 
 
 @pytest.mark.app
-async def test_branch_picker_shows_a_branch_and_follows_new_blocks(workspace: Workspace) -> None:
+async def test_branch_dialog_shows_a_branch_and_follows_new_blocks(workspace: Workspace) -> None:
     """The badge in the graph, and the chain of a branch by B, which follows its new blocks."""
     boats = workspace.resolve("boats")
     name, state = str(boats.id), boats.dataset.state()
     async with driven(Scenario(workspace), (120, 36)) as drive:
         blocks = drive.app.screen.query_one(BlocksPane)
         await drive.press("2", "B")
-        await drive.until(lambda: "boats has no branches: odf branch boats BRANCH" in drive.text())
+        await drive.until(lambda: "no branches: n creates one" in drive.text())
+        await drive.press("escape")
 
         create_branch(boats.dataset, "staging", state.head)
         branch = boats.on_branch("staging")
@@ -276,7 +277,7 @@ async def test_branch_picker_shows_a_branch_and_follows_new_blocks(workspace: Wo
         await drive.press("r")
         await drive.until(lambda: "⎇1" in drive.text())
         await drive.press("B")
-        await drive.until(lambda: "1 ahead, 0 behind" in drive.text())
+        await drive.until(lambda: "staging" in drive.text())
         await drive.press("down", "enter")
         await drive.until(lambda: blocks.view.total == state.blocks + 1)
         assert "boats · branch staging" in str(blocks._border_title)

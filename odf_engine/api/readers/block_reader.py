@@ -32,7 +32,7 @@ from odf_engine.chain.block_search import count_kinds, find_blocks, read_from_he
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.references import Branch, list_branches
+from odf_engine.chain.references import Branch, list_branches, list_tags
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.checks.reports import read_report
 from odf_engine.data.ddl import type_ddl
@@ -47,6 +47,7 @@ from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, S
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.on_demand import definitions, metadata_yaml
 from odf_engine.rows.as_at import resolve_as_at
+from odf_engine.storage.refs import is_branch_name, tag_name
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import read_rejects
@@ -300,18 +301,19 @@ class BlockReader(RevisionReader):
         return resolve_block_number(self.entry(dataset).dataset, text)
 
     def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
-        """Return the earlier histories by their references, newest first, without branches."""
+        """Return the earlier histories by their references, newest first, without branches and tags."""
         entry = self.entry(dataset)
-        branches = entry.dataset.branch_names()
-        names = [name for name in entry.dataset.references() if name not in branches]
+        others = entry.dataset.references()
+        names = [name for name in others if not (is_branch_name(name) or tag_name(name))]
         histories = [(name, resolve_as_at(entry, name)) for name in names]
         earlier = [history for history in histories if not history[1].in_chain]
         # Not as texts, which have fewer digits for a whole second.
         return sorted(earlier, key=lambda history: Timestamp.parse(history[1].system_time), reverse=True)
 
     def list_branches(self, dataset: str) -> list[Branch]:
-        """Return the branches of a dataset, compared with its head."""
-        return list_branches(self.entry(dataset).dataset)
+        """Return the branches of a dataset, then its tags, compared with its head."""
+        entry = self.entry(dataset)
+        return [*list_branches(entry.dataset), *list_tags(entry.dataset)]
 
     def find_version(self, dataset: str, text: str) -> int | PinnedVersion:
         """Return the number of a block as :meth:`find_block`, or a block of an earlier history.

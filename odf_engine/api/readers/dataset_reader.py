@@ -61,7 +61,7 @@ class WorkspaceEntries:
     def entry(self, dataset: str) -> DatasetEntry:
         """Return a dataset by its id.
 
-        ``ID@HASH`` is an earlier history with its last block, and ``ID@NAME`` a branch.
+        ``ID@HASH`` is an earlier history with its last block, and ``ID@NAME`` a branch or a tag.
 
         Raises:
             NotFound: the workspace has no such dataset.
@@ -75,7 +75,7 @@ class WorkspaceEntries:
             entry = self._entries.get(dataset)
         if entry is None:
             raise NotFound("this dataset is not in the workspace")
-        if block in entry.dataset.branch_names():
+        if block in entry.dataset.branch_names() or block in entry.dataset.tag_names():
             return entry.on_branch(block)
         if block:
             return replace(entry, dataset=entry.dataset.at(Multihash.parse(block)))

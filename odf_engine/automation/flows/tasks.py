@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -15,7 +16,8 @@ import msgspec
 
 from odf_engine.automation.flows.programs import run_program
 from odf_engine.base.files import ensure_folder
-from odf_engine.chain.references import follow_head, promote_branch
+from odf_engine.chain.references import follow_head
+from odf_engine.derive.promotion import promote
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.storage.refs import is_branch_name
@@ -23,6 +25,7 @@ from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.documents.document import Kind
 from odf_engine.workspace.documents.values import DurationText
 from odf_engine.workspace.remotes import Remotes, resolve_address
+from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
@@ -133,11 +136,13 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
     A branch is created. It is moved to the head first, unless it has blocks that the head lacks.
 
     Attributes:
+        inputs: the branch that derivative datasets read of the inputs that have it, or "" for the heads.
         force: fetch also sources that report no change.
         fetch_uncacheable: fetch also sources that cannot report changes.
         reset_on_divergence: rebuild a target if its input was reset or replaced.
     """
 
+    inputs: str = ""
     force: bool = False
     fetch_uncacheable: bool = False
     reset_on_divergence: bool = False
@@ -153,7 +158,7 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
         for entry in context.entries:
             if self.branch:
                 follow_head(entry.dataset, self.branch)
-            dataset = entry.on_branch(self.branch).dataset
+            dataset = entry.on_branch(self.branch, moves=True).dataset
             changes = {
                 "after": [str(upstream.id) for upstream, _ in requests],
                 "on_warning": context.on_warning,
@@ -199,19 +204,19 @@ class PromoteTask(Task, frozen=True, tag="Promote"):
         Raises:
             OdfError: at least one head could not be moved. The others have been moved.
         """
-        failures = await asyncio.to_thread(self._promote, context.entries)
+        failures = await asyncio.to_thread(self._promote, context)
         await context.notify_datasets_changed()
         if failures:
             raise OdfError("; ".join(failures))
 
-    def _promote(self, entries: Sequence[DatasetEntry]) -> list[str]:
-
+    def _promote(self, context: TaskContext) -> list[str]:
         failures: list[str] = []
-        for entry in entries:
-            try:
-                promote_branch(entry.dataset, self.branch)
-            except OdfError as error:
-                failures.append(f"promote {entry.alias}: {error}")
+        with closing(Workspace.find(explicit=context.folder)) as workspace:
+            for entry in context.entries:
+                try:
+                    promote(workspace, entry, self.branch)
+                except OdfError as error:
+                    failures.append(f"promote {entry.alias}: {error}")
         return failures
 
 

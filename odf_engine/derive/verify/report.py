@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.compacted_history import find_current_number
+from odf_engine.derive.plan import past_input
 from odf_engine.derive.verify.model import EngineReport, OriginInput, OriginReport, SourceReport
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
@@ -42,6 +43,7 @@ def dataset_origins(workspace: Workspace, entry: DatasetEntry, last: int | None 
             )
             continue
         try:
+            at = past_input(at, entry, end) if isinstance(end, Multihash) else at
             limit = _limit(at, end)
             if limit > limits.get(dataset_id, -1):
                 limits[dataset_id] = limit

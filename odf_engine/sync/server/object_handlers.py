@@ -25,7 +25,7 @@ from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfEr
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
 from odf_engine.storage.object_store import LocalObjectStore, candidate_names
-from odf_engine.storage.refs import COMPACTION_REF, HEAD, is_branch_name
+from odf_engine.storage.refs import COMPACTION_REF, HEAD, is_branch_name, tag_name
 from odf_engine.sync.check_reports import receive_report
 from odf_engine.sync.compaction_records import receive_record
 from odf_engine.sync.server.service import (
@@ -65,7 +65,7 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
     """
     dataset = served.entry.dataset
     known = {HEAD: dataset.head, COMPACTION_REF: dataset.newest_compaction}
-    if name not in known and not is_branch_name(name):
+    if name not in known and not (is_branch_name(name) or tag_name(name)):
         raise NotFound("reference not found")
     try:
         head = await served.serving.run(known.get(name) or partial(_read_branch, dataset, name))
@@ -81,7 +81,9 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
 
 def _read_branch(dataset: Dataset, name: str) -> Multihash | None:
     dataset.refresh_branches()
-    return dataset.branch(name).head() if name in dataset.branch_names() else None
+    tag = tag_name(name)
+    known = dataset.tag_names() if tag else dataset.branch_names()
+    return dataset.branch(tag or name).head() if (tag or name) in known else None
 
 
 async def send_object(

@@ -79,11 +79,35 @@ def common_options(function: F) -> F:
     return function
 
 
+def _split_names(params: dict[str, Any]) -> None:
+    """Split names such as ``my.cases@review`` into the name and the value of ``--branch``."""
+    for key in params.keys() & {"name", "names"}:
+        value: str | tuple[str, ...] | None = params[key]
+        names = (value,) if isinstance(value, str) else value or ()
+        parts = [(name, "", "") if _is_url(name) else name.partition("@") for name in names]
+        branches = {branch for _, _, branch in parts}
+        if branches <= {""}:
+            continue
+        if len(branches | ({params["branch"]} - {""})) > 1:
+            raise UsageError(
+                "the datasets have different branches", hint="run the command for each branch separately"
+            )
+        params["branch"] = branches.pop()
+        split = tuple(name for name, _, _ in parts)
+        params[key] = split[0] if isinstance(value, str) else split
+
+
+def _is_url(name: str) -> bool:
+    return ":" in name and not name.startswith("did:")
+
+
 class _Utf8Command(click.Command):
     """A command whose arguments must be UTF-8 text; only file names (``click.Path``) may be other bytes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
+        if any(isinstance(param, click.Option) and param.name == "branch" for param in self.params):
+            _split_names(ctx.params)
         for param in self.params:
             if isinstance(param.type, click.types.StringParamType):
                 value = ctx.params.get(param.name or "")
@@ -214,10 +238,10 @@ def _dataset_names(context: click.Context) -> list[str]:
 
 
 def _branch_names(context: click.Context) -> list[str]:
-    """Return the branches of the dataset, or the datasets, that the command line names."""
+    """Return the branches and tags of the dataset, or the datasets, that the command line names."""
     named = context.params.get("names") or context.params.get("name") or ()
     datasets = _open_workspace(context).match([named] if isinstance(named, str) else list(named))
-    return sorted({branch for dataset in datasets for branch in dataset.branch_names})
+    return sorted({name for dataset in datasets for name in (*dataset.branch_names, *dataset.tag_names)})
 
 
 def _repository_names(context: click.Context) -> list[str]:

@@ -22,15 +22,14 @@ from odf_engine.api.model import (
     Revision,
     Target,
 )
-from odf_engine.api.text import format_count, printable
+from odf_engine.api.text import format_count
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
-from odf_tui.widgets.choice_list import Choice
-from odf_tui.widgets.dialogs import ConfirmDialog, GoToBlockDialog, PickerDialog
+from odf_tui.widgets.dialogs import ConfirmDialog, GoToBlockDialog
 
 if TYPE_CHECKING:
     from odf_engine.api import Branch, PinnedVersion
@@ -78,8 +77,7 @@ class BlocksController(Controller):
     def _open_chain(self, row: DatasetRow | None) -> None:
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
             if self._is_branch:  # an earlier history does not change
-                find = partial(self.workspace.list_branches, row.id)
-                self.host.read("branches", find, partial(self._show_branch, row, self._history))
+                self.show_branch(row, self._history)
             return
         self._history = ""
         if row is None:
@@ -135,30 +133,12 @@ class BlocksController(Controller):
         self._show_findings()
         self.host.notice("showing the current history")
 
-    def choose_branch(self) -> None:
-        """Open a list of the branches of the dataset, and show the chain of one."""
-        if (row := self.state.row) is not None:
-            find = partial(self.workspace.list_branches, row.id)
-            self.host.read("branches", find, partial(self._branches_read, row))
-
-    def _branches_read(self, row: DatasetRow, branches: Sequence[Branch] | None, error: str) -> None:
-        if not branches:
-            create = f"odf branch {row.name} BRANCH creates one"
-            self.host.notice(error or f"{row.name} has no branches: {create}", "warn")
-            return
-        if not self.host.is_front or _id_of(self.view.dataset) != row.id:
-            return  # another dataset was selected meanwhile
-        choices = [Choice("", "head", remark=f"{format_count(row.blocks)} blocks")]
-        choices += [Choice(branch.name, branch.name, remark=_branch_remark(branch)) for branch in branches]
-        self.host.open(
-            PickerDialog(f"Branches of {printable(row.name)}", choices, typing=True),
-            partial(self._branch_chosen, row, branches),
-        )
-
-    def _branch_chosen(self, row: DatasetRow, branches: Sequence[Branch], name: str | None) -> None:
+    def show_branch(self, row: DatasetRow, name: str) -> None:
+        """Show the chain of a branch of the selected dataset, or of the head if the name is empty."""
         if name:
-            self._show_branch(row, name, branches, "")
-        elif name is not None and self._history:
+            find = partial(self.workspace.list_branches, row.id)
+            self.host.read("branches", find, partial(self._show_branch, row, name))
+        elif self._history:
             self._show_current_history()
 
     def _show_branch(self, row: DatasetRow, name: str, branches: Sequence[Branch] | None, error: str) -> None:
@@ -178,7 +158,8 @@ class BlocksController(Controller):
         self.view.open(f"{row.id}@{name}", branch.blocks)
         self._show_findings()
         if is_new:
-            self.host.notice(f"branch {name}: {_branch_remark(branch)} · B branches · esc head")
+            ahead, behind = format_count(branch.ahead), format_count(branch.behind)
+            self.host.notice(f"branch {name}: {ahead} ahead, {behind} behind · B branches · esc head")
 
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
@@ -476,12 +457,6 @@ def _id_of(dataset: str) -> str:
 def _chain_of(job: Job) -> str:
     """Return the id of the chain that a job verified."""
     return f"{job.dataset}@{job.branch}" if job.branch else job.dataset
-
-
-def _branch_remark(branch: Branch) -> str:
-    if branch.problem is not None:
-        return "cannot be read"
-    return f"{format_count(branch.ahead)} ahead, {format_count(branch.behind)} behind"
 
 
 @lru_cache(maxsize=64)
