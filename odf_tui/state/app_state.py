@@ -9,7 +9,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from odf_engine.api import DatasetsChanged, Event, Job, WorkerStatus
 from odf_engine.api.model import DatasetRow
-from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths
+from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths, warned_datasets
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import JobRates
@@ -100,6 +100,9 @@ class AppState:
     Attributes:
         datasets: all datasets, by name.
         healths: the health of each dataset, by its id.
+        warned: ids of the datasets with warnings, see :func:`odf_tui.state.job_book.warned_datasets`.
+        seen_warnings: when the jobs ended whose warnings the user has seen. Job numbers start again in a new
+            journal.
         jobs: the jobs.
         rates: the rates of running jobs.
         selected: the id of the dataset under the cursor, or "" if absent.
@@ -116,6 +119,7 @@ class AppState:
         datasets_outdated, jobs_outdated: they must be read again.
         shown_changed: the panes must show a dataset, or a new head of it; None: no dataset.
         jobs_changed: jobs, logs or their datasets changed.
+        warnings_seen: the user has seen all warnings.
         worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
         pane_changed: a pane was focused; its name.
         layout_changed: the layout must be saved.
@@ -125,6 +129,7 @@ class AppState:
     def __init__(self, layout: SavedLayout | None = None) -> None:
         self.datasets: list[DatasetRow] = []
         self.healths: dict[str, Health] = {}
+        self.warned: set[str] = set()
         self.jobs, self.rates = JobBook(), JobRates()
         self.selected = ""
         self.shown = ("", "")
@@ -133,11 +138,13 @@ class AppState:
         self.connection: WorkerConnectionState | None = None
         self.worker_status: WorkerStatus | None = None
         self.layout = SavedLayout() if layout is None else layout
+        self.seen_warnings = set(self.layout.seen_warnings)
         self.datasets_changed = Signal[None]()
         self.datasets_outdated = Signal[None]()
         self.jobs_outdated = Signal[None]()
         self.shown_changed = Signal["DatasetRow | None"]()
         self.jobs_changed = Signal[JobNews]()
+        self.warnings_seen = Signal[None]()
         self.worker_changed = Signal[None]()
         self.pane_changed = Signal[str]()
         self.layout_changed = Signal[None]()
@@ -164,7 +171,7 @@ class AppState:
     def set_datasets(self, rows: Sequence[DatasetRow]) -> None:
         """Replace all datasets."""
         self.datasets = list(rows)
-        self.healths = dataset_healths(self.datasets, self.jobs)
+        self._judge_datasets()
         self.datasets_changed.send(None)
 
     def select(self, dataset: str) -> None:
@@ -186,7 +193,7 @@ class AppState:
         open_before = {job.id for job in self.jobs.active_jobs()}
         self.jobs.load(jobs, last_seq)
         ended = [job for job in jobs if job.id in open_before and job.state.final]
-        self.healths = dataset_healths(self.datasets, self.jobs)
+        self._judge_datasets()
         self.jobs_changed.send(JobNews(JobChanges(ended=ended), reloaded=True))
 
     def apply_events(self, events: Sequence[Event]) -> None:
@@ -195,8 +202,25 @@ class AppState:
         if changes.worker is not None:
             self.worker_status = changes.worker
         if changes.jobs:
-            self.healths = dataset_healths(self.datasets, self.jobs)
+            self._judge_datasets()
         self.jobs_changed.send(JobNews(changes, events))
+
+    def _judge_datasets(self) -> None:
+        self.healths = dataset_healths(self.datasets, self.jobs)
+        self.warned = warned_datasets(self.jobs, self.seen_warnings)
+
+    @property
+    def unseen_warnings(self) -> int:
+        """The number of warnings of recent jobs that the user has not seen."""
+        return sum(
+            len(job.warnings) for job in self.jobs.warned_jobs() if job.ended not in self.seen_warnings
+        )
+
+    def see_warnings(self) -> None:
+        """Mark all warnings as seen."""
+        self.seen_warnings = {job.ended for job in self.jobs.warned_jobs() if job.ended}
+        self._judge_datasets()
+        self.warnings_seen.send(None)
 
     def set_worker(self, connection: WorkerConnectionState) -> None:
         """Set the state of the connection to the worker."""

@@ -76,6 +76,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         columns: the arrangements of columns, by id of the dataset; the newest last.
         wrap: whether lines of logs are wrapped, or None for the default.
         recent: ids of the recent choices of the palette, the newest first.
+        seen_warnings: when the jobs ended whose warnings the user has seen.
     """
 
     theme: str = ""
@@ -89,6 +90,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     columns: dict[str, ColumnLayout] = {}
     wrap: bool | None = None
     recent: list[str] = []
+    seen_warnings: list[str] = []
 
 
 def layout_path(folder: Path) -> Path:

@@ -50,6 +50,7 @@ class DatasetsController(Controller):
         state.datasets_changed.connect(lambda _: self._load())
         state.datasets_outdated.connect(lambda _: self._read())
         state.jobs_changed.connect(self._jobs_changed)
+        state.warnings_seen.connect(lambda _: self._show_status())
         state.worker_changed.connect(lambda _: self._watch_files())
         state.second.connect(lambda _: self._show_status())
         state.shown_changed.connect(self._read_detail)
@@ -186,10 +187,11 @@ class DatasetsController(Controller):
         """Show the selected dataset and the running jobs in the status line, the graph and the card."""
         row, jobs = self.graph.row, self.state.jobs.active_jobs()
         health = self.state.healths.get(row.id) if row is not None else None
-        self.host.query_one(StatusLine).show(row, health, len(self.state.datasets), jobs)
+        status = self.host.query_one(StatusLine)
+        status.show(row, health, len(self.state.datasets), jobs, self.state.unseen_warnings)
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
-        self.graph.set_jobs(running, rates)
+        self.graph.set_jobs(running, rates, self.state.warned)
         self.pane.card.show_progress(running.get(selected), rates.get(selected, ""))
         self.host.show_hints()
 

@@ -17,6 +17,7 @@ from odf_engine.api.readers.job_log import Entry, format_log_line, merge_log_ent
 from odf_engine.api.text import count_of, format_clock, printable, zone_label
 from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
 from odf_tui.state.job_book import JobBook, is_commit, job_glyph
+from odf_tui.state.model import WARNED
 from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, right, wrapped
 from odf_tui.text.job_log_text import log_display_text
 from odf_tui.text.job_text import (
@@ -455,7 +456,8 @@ class JobsView(LineView):
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
         return [
-            (f" {glyph} ", style),
+            (WARNED if job.warnings else " ", "warn"),
+            (f"{glyph} ", style),
             (fit_width(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
             (fit_width(ellipsize_middle(printable(job.target), name), name) + " ", ""),
             (fit_width(printable(words), room), how),
