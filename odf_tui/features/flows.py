@@ -19,7 +19,7 @@ from odf_engine.api.text import count_of, format_time_seconds, printable, zone_l
 from odf_engine.errors import OdfError
 from odf_tui.services.controller import Controller, dataset_task, task
 from odf_tui.text.format import Span, error_with_hint, fit_width, format_duration
-from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs
+from odf_tui.text.job_text import jobs_of_run, latest_check_spans, outcomes_of_jobs
 from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, DecisionDialog, Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
@@ -304,8 +304,13 @@ def about_lines(flow: FlowSummary, loaded: _Loaded) -> list[list[Span]]:
     return [*lines, [], [(newest, "head")], *run_lines(runs, loaded.jobs, loaded.outputs)]
 
 
-def check_lines(checks: ChecksView) -> list[list[Span]]:
-    """Return the lines about the checks of a dataset: rules, results of commits, rejected rows."""
+def check_lines(checks: ChecksView, latest: Sequence[list[Span]] = ()) -> list[list[Span]]:
+    """Return the lines about the checks of a dataset: rules, results of commits, rejected rows.
+
+    Args:
+        checks: the checks.
+        latest: lines with the results of the newest check of all rows.
+    """
     lines: list[list[Span]] = [[]]
     if checks.problem:
         lines += [[(f" {printable(checks.problem)}", "bad")], []]
@@ -313,7 +318,8 @@ def check_lines(checks: ChecksView) -> list[list[Span]]:
         lines.append([(f" {printable(name)}  ", "name"), (printable(", ".join(rules)), "")])
     if not checks.rules and not checks.problem:
         lines.append([(" no checks: odf check add FILE adds one, see odf help checks", "muted")])
-    lines += [[], [(" results", "head"), ("" if checks.commits else "  none", "muted")]]
+    has_results = bool(checks.commits or latest)
+    lines += [[], [(" results", "head"), ("" if has_results else "  none", "muted")], *latest]
     for commit in checks.commits:
         report = commit.stored.report
         signed = "  signed" if commit.stored.signed else ""
@@ -376,7 +382,7 @@ class FlowsController(Controller):
         run = [("run", ("r",), "runs the checks on all rows")] if checks.rules else []
         dialog = DecisionDialog(
             f"Checks of {row.name} (times: {zone_label()})",
-            check_lines(checks),
+            check_lines(checks, latest_check_spans(self.state.jobs.newest_first(), row.id)),
             [*run, ("leave", ("escape", "enter"), "closes")],
         )
         if await self.host.ask(dialog) == "run":

@@ -126,6 +126,34 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     assert "offset=4, city=None" in spans
 
 
+async def test_checks_dialog_shows_the_newest_check_of_all_rows(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "ws")
+    entry = make_root(workspace, "my.rows")
+    fakes = Fakes(OpenWorkspace(workspace), "my.rows", answers=[None, None])  # type: ignore[arg-type]
+    controller = FlowsController(fakes.context)
+    controller.show_checks()
+    await fakes.host.stories()
+    results = [RuleResult("cases", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null")]
+    jobs = [
+        Job(
+            str(number), "check", "my.rows", dataset, JobState.done, "2024-05-01T00:00:00Z",
+            ended=f"2024-05-01T00:00:0{number}Z",
+            result=msgspec.json.encode(CheckResult("my.rows", results)).decode(),
+        )
+        for number, dataset in enumerate([str(entry.id), str(entry.id), "another"])
+    ]  # fmt: skip
+    fakes.state.jobs.load(jobs[::-1], 0)
+    controller.show_checks()
+    await fakes.host.stories()
+    before, after = (
+        "\n".join("".join(part for part, _ in line) for line in dialog._lines)
+        for dialog in fakes.host.dialogs
+    )
+    assert " results  none" in before and " results  none" not in after
+    assert after.count("1 rule failed") == 1 and " 2024-05-01 00:00:01  all rows  1 rule failed" in after
+    assert "failed   cases: NotNull(city): 1 row with null (3 rows examined)" in after
+
+
 async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -> None:
     app = Shown(flows.documents.folder.parent)
     async with app.run_test(size=(80, 24)) as pilot:
