@@ -120,7 +120,7 @@ class Scenario(OpenWorkspace):
     def datasets(self) -> list[DatasetRow]:
         return super().datasets() if self._rows is None else list(self._rows)
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Any:
+    async def connect(self, *, start: bool = True) -> Any:
         """Return a connection, or raise the next prepared error."""
         if self.connecting:
             raise self.connecting.pop(0)

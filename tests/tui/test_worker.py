@@ -39,7 +39,7 @@ class PretendedSource(OpenWorkspace):
     def datasets(self) -> list[DatasetRow]:
         return [SLOW, FOREVER, BAD]
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
+    async def connect(self, *, start: bool = True) -> Client:
         """Connect to the worker; start it if it does not run."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
         self.links.append(await Client.connect(self.folder, command=command))
