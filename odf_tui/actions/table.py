@@ -401,6 +401,8 @@ def _job_block_guard(situation: Situation) -> str | None:
 
 
 def _restart_guard(situation: Situation) -> str | None:
+    if situation.worker == "stalled":
+        return "the worker does not respond: pane 4 shows how to continue or end it"
     return None if situation.worker == "gone" else "the worker is running"
 
 

@@ -15,6 +15,7 @@ from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import JobRates
 
 WORKER_ENDED: Final = "the worker has ended"
+WORKSPACE_DELETED: Final = "the workspace folder was deleted"
 T = TypeVar("T")
 
 
@@ -42,8 +43,8 @@ class WorkerConnectionState:
     """The state of the connection to the worker.
 
     Attributes:
-        state: ``starting``, ``connected`` or ``gone``.
-        detail: the reason, if it is gone.
+        state: ``starting``, ``connected``, ``stalled`` if the worker does not respond, or ``gone``.
+        detail: the reason, if it is stalled or gone.
         hint: what to do.
         busy: number of jobs of a worker of another version.
     """
@@ -108,7 +109,7 @@ class AppState:
         selected: the id of the dataset under the cursor, or "" if absent.
         shown: id and head of the dataset that the panes show.
         pane: the name of the focused pane.
-        worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
+        worker: the state of the connection, see :class:`WorkerConnectionState`.
         restarting: whether ``starting`` followed ``gone``.
         connection: the newest state of the connection other than ``starting``.
         worker_status: the newest status of the worker, or None without a worker.

@@ -35,6 +35,8 @@ class Notice(Message):
 NOTICE_SECONDS: Final = 8.0
 OTHER_VERSION: Final = "other version"
 """The state of a running worker whose protocol version differs."""
+DELETED: Final = "deleted"
+"""The state without a worker because the workspace was deleted."""
 _MESSAGES_HINT: Final = "! shows"
 _MIN_ERROR: Final = 24
 _ALWAYS: Final = len(LAST)
@@ -252,8 +254,12 @@ def _format_elapsed(job: Job, now: Timestamp) -> str:
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     """Return the state of the worker and Spark in words, and its style."""
+    if state == DELETED:
+        return "✗ workspace deleted", "bad"
     if state == "gone":
         return "✗ no worker, R restarts it", "bad"
+    if state == "stalled":
+        return "✗ worker does not respond", "bad"
     if state == "starting":
         return "◦ starting the worker…", ""
     if state == OTHER_VERSION:

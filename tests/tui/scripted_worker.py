@@ -65,6 +65,10 @@ class ScriptedLink:
         while (event := await self._queue.get()) is not None:
             yield event
 
+    async def ping(self) -> WorkerStatus:
+        """Return the status."""
+        return self.status
+
     async def close(self) -> None:
         """End the events."""
         self._queue.put_nowait(None)

@@ -25,6 +25,8 @@ from odf_engine.worker.service import WorkerService, find_service
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
+_PATIENCE: Final = 4.0
+"""Seconds until a worker that does not reply is reported."""
 
 
 class JobReader(WorkspaceEntries):
@@ -142,7 +144,9 @@ class JobReader(WorkspaceEntries):
         Args:
             start: start it if it does not run.
         """
-        return await Client.connect(self._workspace.folder, start=start, warm=self._starts_spark)
+        return await Client.connect(
+            self._workspace.folder, start=start, warm=self._starts_spark, patience=_PATIENCE
+        )
 
     @property
     def _starts_spark(self) -> bool:

@@ -19,7 +19,7 @@ from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.state import saved_session
-from odf_tui.state.app_state import JobNews
+from odf_tui.state.app_state import WORKSPACE_DELETED, JobNews
 from odf_tui.state.job_book import log_file_name
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count_short, format_duration
@@ -27,7 +27,7 @@ from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
-from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
+from odf_tui.widgets.status_bar import DELETED, OTHER_VERSION, StatusLine
 
 LOGS: Final = 8
 """Maximum number of logs of ended jobs in memory."""
@@ -149,9 +149,13 @@ class JobsController(Controller):
         state = self.state
         if state.restarting:
             self.host.notice("starting the worker …")
+        elif state.worker == "stalled" and state.connection is not None:
+            self.host.notice(f"{state.connection.detail} – {state.connection.hint}", "warn")
         elif state.worker == "gone" and state.connection is not None:
             reason = (state.connection.detail or "no connection to the worker").splitlines()[0]
             what = "press R to stop it" if state.connection.busy else "press R to restart it"
+            if reason == WORKSPACE_DELETED:
+                what = "restore it and press R, or quit"
             self.host.notice(f"{reason}: {what}", "warn")
             state.jobs_outdated.send(None)  # its jobs are marked as interrupted
         self._show_worker()
@@ -160,10 +164,11 @@ class JobsController(Controller):
     def _show_worker(self) -> None:
         """Show the state of the worker. A worker of another version counts as present."""
         state = self.state
-        other = state.worker == "gone" and state.connection is not None and state.connection.busy
-        self.host.query_one(StatusLine).show_worker(
-            OTHER_VERSION if other else state.worker, state.worker_status
-        )
+        shown = state.worker
+        if state.worker == "gone" and state.connection is not None:
+            shown = OTHER_VERSION if state.connection.busy else shown
+            shown = DELETED if state.connection.detail == WORKSPACE_DELETED else shown
+        self.host.query_one(StatusLine).show_worker(shown, state.worker_status)
         self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
 
     def restart_worker(self) -> None:

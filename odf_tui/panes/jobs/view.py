@@ -15,7 +15,7 @@ from textual.scroll_view import ScrollView
 from odf_engine.api import Committed, Job, JobState, Timestamp, WorkerStatus
 from odf_engine.api.readers.job_log import Entry, format_log_line, merge_log_entries
 from odf_engine.api.text import count_of, format_clock, printable, zone_label
-from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
+from odf_tui.state.app_state import WORKER_ENDED, WORKSPACE_DELETED, WorkerConnectionState
 from odf_tui.state.job_book import JobBook, is_commit, job_glyph
 from odf_tui.state.model import WARNED
 from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, right, wrapped
@@ -49,6 +49,8 @@ def worker_problem_lines(
         worker: the newest state of the connection.
         status: the newest status of the worker.
     """
+    if worker is not None and worker.state == "stalled":
+        return [*_problem_lines(worker.detail), [("  ", ""), (printable(worker.hint), "")]]
     if worker is not None and worker.state == "gone":
         return _lost_worker_lines(worker)
     if status is not None and status.spark == "failed":
@@ -71,11 +73,14 @@ def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
         lines.append(_restart_line(worker))
-    lines.append([("  ", ""), (_READABLE, "muted")])
+    if worker.detail != WORKSPACE_DELETED:
+        lines.append([("  ", ""), (_READABLE, "muted")])
     return lines
 
 
 def _restart_line(worker: WorkerConnectionState) -> list[Span]:
+    if worker.detail == WORKSPACE_DELETED:
+        return [("  Restore it and press ", ""), ("R", "key"), (", or quit with ", ""), ("q", "key")]
     if worker.detail != WORKER_ENDED:
         return [("  Press ", ""), ("R", "key"), (" to try again", "")]
     return [
