@@ -156,6 +156,11 @@ class AppState:
         """The selected dataset."""
         return self.row_of(self.selected)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the connection was lost because the workspace was deleted."""
+        return self.connection is not None and self.connection.detail == WORKSPACE_DELETED
+
     def row_of(self, dataset: str) -> DatasetRow | None:
         """Return a dataset by its id."""
         return next((row for row in self.datasets if row.id == dataset), None)

@@ -146,12 +146,14 @@ class StatusLine(LineScroll):
         if self.error is None or self.error == self.notice:
             return [] if self.notice is None else [self.notice]
         hint = f"{_MESSAGES_HINT} {self._errors} errors" if self._errors > 1 else _MESSAGES_HINT
-        after: list[Span] = [(f" ({hint})", "muted")]
-        if self.notice is not None:
-            after += [(" · ", "muted"), self.notice]
-        room -= sum(cell_len(text) for text, _ in after)
+        shown: list[Span] = [(f" ({hint})", "muted")]
+        notice: list[Span] = [] if self.notice is None else [(" · ", "muted"), self.notice]
+        room -= sum(cell_len(text) for text, _ in notice)
+        if notice and room < _MIN_ERROR + cell_len(shown[0][0]):
+            shown = []  # the notice matters more than the hint
+        room -= sum(cell_len(text) for text, _ in shown)
         text, style = self.error
-        return [(ellipsize_middle(text, max(room, _MIN_ERROR)), style), *after]
+        return [(ellipsize_middle(text, max(room, _MIN_ERROR)), style), *shown, *notice]
 
     def state_spans(self) -> list[Span]:
         """Return the line without a notice."""

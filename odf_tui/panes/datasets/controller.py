@@ -17,6 +17,7 @@ from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, tog
 from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Controller, Host
 from odf_tui.services.jobs_client import JobNews
+from odf_tui.state.app_state import WORKSPACE_DELETED
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import transfer_rates
 from odf_tui.widgets.choice_list import Choice
@@ -78,7 +79,7 @@ class DatasetsController(Controller):
         self.host.read("datasets", self.workspace.datasets, self._datasets_read)
 
     def _datasets_read(self, rows: list[DatasetRow] | None, error: str) -> None:
-        self.graph.problem = error
+        self.graph.problem = WORKSPACE_DELETED if self.state.is_deleted and not rows else error
         if rows is None:
             self.host.notice(error, "bad")
             self.graph.refresh()

@@ -19,7 +19,7 @@ from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.state import saved_session
-from odf_tui.state.app_state import WORKSPACE_DELETED, JobNews
+from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import log_file_name
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count_short, format_duration
@@ -154,7 +154,7 @@ class JobsController(Controller):
         elif state.worker == "gone" and state.connection is not None:
             reason = (state.connection.detail or "no connection to the worker").splitlines()[0]
             what = "press R to stop it" if state.connection.busy else "press R to restart it"
-            if reason == WORKSPACE_DELETED:
+            if state.is_deleted:
                 what = "restore it and press R, or quit"
             self.host.notice(f"{reason}: {what}", "warn")
             state.jobs_outdated.send(None)  # its jobs are marked as interrupted
@@ -167,7 +167,7 @@ class JobsController(Controller):
         shown = state.worker
         if state.worker == "gone" and state.connection is not None:
             shown = OTHER_VERSION if state.connection.busy else shown
-            shown = DELETED if state.connection.detail == WORKSPACE_DELETED else shown
+            shown = DELETED if state.is_deleted else shown
         self.host.query_one(StatusLine).show_worker(shown, state.worker_status)
         self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
 
