@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -282,7 +282,7 @@ def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Heal
     return {row.id: _health(row, active.get(row.id), pulls, verifies) for row in rows}
 
 
-def warned_datasets(book: JobBook, seen: Container[str]) -> set[str]:
+def warned_datasets(book: JobBook, seen: Set[str]) -> set[str]:
     """Return the ids of datasets whose newest pull or ingest has warnings, or that have unseen warnings.
 
     Args:
