@@ -199,7 +199,8 @@ class WorkerConnection:
                 await self._follow(self._link)
             self._ready.set()  # callers of link() see that there is none
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._reconnect.wait(), retry_seconds)
+                async with asyncio.timeout(retry_seconds):
+                    await self._reconnect.wait()
 
     def _show_failure(self, error: OdfError | OSError) -> None:
         self._failure, hint = error_line(error), getattr(error, "hint", None) or ""
@@ -255,12 +256,16 @@ class WorkerConnection:
         with suppress(OdfError):
             while True:
                 reply = asyncio.ensure_future(link.ping())
+                # The exception of a reply that nobody awaits any more would be logged on the screen.
+                reply.add_done_callback(lambda done: done.cancelled() or done.exception())
                 try:
-                    await asyncio.wait_for(asyncio.shield(reply), _REPLY_SECONDS)
-                except TimeoutError:
-                    self._show_failure(WorkerStalled.of_process(link.status.pid))
+                    # Not wait_for: until Python 3.12 it may lose a cancellation.
+                    await asyncio.wait([reply], timeout=_REPLY_SECONDS)
+                    if not reply.done():
+                        self._show_failure(WorkerStalled.of_process(link.status.pid))
+                        await reply
+                        self._set_state(WorkerConnectionState("connected"))
                     await reply
-                    self._set_state(WorkerConnectionState("connected"))
                 finally:
                     reply.cancel()
                 await asyncio.sleep(_WATCH_SECONDS)
