@@ -191,6 +191,18 @@ class CheckFailed(BadData):
     """New rows violate a rule of a check. Nothing was committed."""
 
 
+class WorkerStalled(OdfError):
+    """The worker runs, and does not respond: it is stopped, or the machine is too busy."""
+
+    @classmethod
+    def of_process(cls, pid: int | None) -> WorkerStalled:
+        """Return the error for a worker by its process id."""
+        return cls(
+            f"the worker (process {pid}) does not respond",
+            hint=f"continue it: kill -CONT {pid}; or end it, which interrupts its jobs: kill -9 {pid}",
+        )
+
+
 class JobWarned(OdfError):
     """A job has warnings, and must fail on them. The rows that they are about were not committed."""
 

@@ -43,7 +43,7 @@ _MOVES: Final = ("down", "above", "left", "right", "first", "last", "page_down",
 _ROW_ACTIONS: Final = (
     "open_row", "find_rows", "next_match", "previous_match", "keep_rows", "row_among_all", "columns",
     "hide_column", "freeze_columns", "mark_row", "copy", "copy_rows", "help", "help_topics", "themes",
-    "filter",
+    "filter", "messages",
 )  # fmt: skip
 """Actions of the workstation that work on any rows."""
 _OWN_ACTIONS: Final = {

@@ -196,6 +196,7 @@ from odf_engine.sql.query_text import table_names as table_names
 from odf_engine.sql.query_text import tokenize as tokenize
 from odf_engine.storage.refs import HEAD as HEAD
 from odf_engine.worker.client import Client as Client
+from odf_engine.worker.client import WorkerLost as WorkerLost
 from odf_engine.worker.protocol import PROTOCOL_VERSION as PROTOCOL_VERSION
 from odf_engine.worker.protocol import Committed as Committed
 from odf_engine.worker.protocol import DatasetsChanged as DatasetsChanged

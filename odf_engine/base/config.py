@@ -91,6 +91,10 @@ class WorkerConfig(SettingsGroup, frozen=True):
     spark_idle_minutes: Annotated[
         float, Meta(gt=0, description="minutes without a job until Spark stops, to free its memory")
     ] = 10
+    start_spark: Annotated[
+        bool,
+        Meta(description="start Spark with the worker, not with the first job that needs it"),
+    ] = False
     max_jobs: Annotated[
         int,
         Meta(

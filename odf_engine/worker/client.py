@@ -20,7 +20,7 @@ import msgspec
 from odf_engine.base.files import open_file
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.processes import build_python_environment, program_version
-from odf_engine.errors import Cancelled, OdfError, has_surrogates
+from odf_engine.errors import Cancelled, OdfError, WorkerStalled, has_surrogates
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import read_journal
 from odf_engine.worker.protocol import (
@@ -189,6 +189,7 @@ class Client:
         timeout: float = 20.0,
         command: Sequence[str] | None = None,
         warm: bool = True,
+        patience: float = ANSWER_SECONDS,
     ) -> Self:
         """Connect to the worker of a workspace; an idle worker of another version is replaced.
 
@@ -198,18 +199,20 @@ class Client:
             timeout: seconds to wait for the start.
             command: command line of the worker; by default this program.
             warm: let the worker start Spark immediately; else it starts Spark when a job needs it.
+            patience: seconds to wait for the first reply.
 
         Raises:
             NotFound: the folder is not a workspace.
             WorkerLost: no worker runs, and ``start`` is False.
+            WorkerStalled: it does not respond.
             VersionMismatch: a worker of another version is busy.
-            OdfError: the worker does not start or does not respond.
+            OdfError: the worker does not start.
         """
         files = WorkerEndpoint(workspace)
         files.check()
         starter = WorkerLauncher(files, timeout, command, warm=warm)
         while True:
-            client = await cls._attach(files)
+            client = await cls._attach(files, patience)
             if client is not None:
                 if not start:
                     return client
@@ -223,7 +226,7 @@ class Client:
             await starter.step()
 
     @classmethod
-    async def _attach(cls, files: WorkerEndpoint) -> Self | None:
+    async def _attach(cls, files: WorkerEndpoint, patience: float) -> Self | None:
         """Connect to a running worker; return None if absent, or if it is about to exit."""
         files.check_owner()
         try:
@@ -238,15 +241,12 @@ class Client:
             return None
         client = cls(files, reader, writer)
         try:
-            await asyncio.wait_for(client.ping(), ANSWER_SECONDS)
+            await asyncio.wait_for(client.ping(), patience)
         except WorkerLost:
             return None
         except TimeoutError:
             await client.close()
-            pid = files.worker_pid()
-            raise OdfError(
-                f"the worker (process {pid}) does not respond", hint=f"stop it: kill {pid}"
-            ) from None
+            raise WorkerStalled.of_process(files.worker_pid()) from None
         except BaseException:
             await client.close()
             raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from odf_engine.base.progress import JobWarning
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
@@ -117,6 +118,10 @@ class JobLogReader:
         rows = self._rows(query + " ORDER BY seq DESC LIMIT ?", *parameters, count)
         return self._events(rows[::-1])
 
+    def committed_rows(self, job: str) -> int:
+        """Return the number of rows in the blocks that a job committed."""
+        return sum(commit.rows for commit in self.commits(job, -1))
+
     def commits(self, job: str, limit: int = 1000) -> list[Committed]:
         """Return the blocks that a job committed, newest first."""
         query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
@@ -144,10 +149,14 @@ class JobLogReader:
         jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
         if all(job.state.final for job in jobs) or not dead or self._worker_alive():
             return jobs  # checked before and after: a worker may start or end
-        return [job if job.state.final else _interrupted(job) for job in jobs]
+        return [job if job.state.final else self._interrupted(job) for job in jobs]
+
+    def _interrupted(self, job: Job) -> Job:
+        rows = self.committed_rows(job.id)
+        return replace(job, state=JobState.interrupted, error=INTERRUPTED, committed_rows=rows)
 
     def _events(self, rows: list[tuple]) -> list[JournalEvent]:
-        return [msgspec.structs.replace(self._decoded(_event, body), seq=seq) for seq, body in rows]
+        return [replace(self._decoded(_event, body), seq=seq) for seq, body in rows]
 
     def _decoded(self, decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         try:
@@ -196,10 +205,6 @@ def _damaged(path: Path, error: Exception) -> OdfError:
         where=str(path),
         hint="restart the worker, which recreates it; no dataset depends on it",
     )
-
-
-def _interrupted(job: Job) -> Job:
-    return msgspec.structs.replace(job, state=JobState.interrupted, error=INTERRUPTED)
 
 
 def _number(job_id: str) -> int:
@@ -320,13 +325,12 @@ class JobLog(JobLogReader):
                 raise NotFound(f"job '{job_id}' is not queued or running")
             if state not in _NEXT[job.state]:
                 raise ValueError(f"job {job_id}: invalid transition from {job.state.value} to {state.value}")
-            job = msgspec.structs.replace(
-                job, state=state, error=error, result=result, warnings=list(warnings)
-            )
+            job = replace(job, state=state, error=error, result=result, warnings=list(warnings))
             if state.final:
-                job = msgspec.structs.replace(job, ended=_now())
+                rows = 0 if state is JobState.done else self.committed_rows(job_id)
+                job = replace(job, ended=_now(), committed_rows=rows)
             else:
-                job = msgspec.structs.replace(job, started=_now())
+                job = replace(job, started=_now())
             with self._transaction() as database:
                 event = self._store(database, job)
                 if job.ended is not None:
@@ -339,7 +343,7 @@ class JobLog(JobLogReader):
             job = self._open.get(job_id)
             if job is None:
                 return
-            self._open[job_id] = job = msgspec.structs.replace(job, progress=progress)
+            self._open[job_id] = job = replace(job, progress=progress)
             now = time.monotonic()
             if now - self._persisted.get(job_id, float("-inf")) >= PROGRESS_SECONDS:
                 self._persisted[job_id] = now
@@ -414,7 +418,7 @@ class JobLog(JobLogReader):
         query = "INSERT INTO events(job, body) VALUES (?, ?)"
         seq = database.execute(query, (number, _encode(event))).lastrowid
         self._unpruned += 1
-        return msgspec.structs.replace(event, seq=seq)
+        return replace(event, seq=seq)
 
     def _notify(self, event: JournalEvent) -> None:
         if self._unpruned >= _PRUNE_EVERY:

@@ -78,7 +78,8 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``target`` is the alias of the dataset when the job was created. ``result`` is JSON text, see
     :meth:`result_of`. ``branch`` is empty unless the job was about a branch instead of the head. An ended job
-    has ``warnings``.
+    has ``warnings``. A job that ended without a result has ``committed_rows``, the rows of the blocks that it
+    committed before.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str | None = None
     branch: str = ""
     warnings: list[JobWarning] = []
+    committed_rows: int = 0
 
     @property
     def request_type(self) -> type[JobRequest[Any]] | None:

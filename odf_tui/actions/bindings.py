@@ -128,6 +128,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
         "checks": "show_checks",
         "alerts": "show_alerts",
     },
+    "features.messages.MessagesController": {"messages": "show_messages", "warnings": "show_warnings"},
     "features.export.ExportController": {"export": "export_rows"},
     "features.time_travel.controller.TimeTravelController": {
         "travel": "open_slider",

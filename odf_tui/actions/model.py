@@ -27,7 +27,7 @@ class Situation(msgspec.Struct, frozen=True):
         datasets: number of datasets.
         pullable: whether a dataset can be pulled.
         remotes: whether a dataset has remotes.
-        worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
+        worker: the state of the connection: ``starting``, ``connected``, ``stalled`` or ``gone``.
         up: what escape would leave: ``filter``, ``zoom`` or ``pane``, or "" for nothing.
         findings: whether a verification found problems in the blocks that are shown.
         trail: whether a link was followed.

@@ -364,6 +364,7 @@ GENERAL_ACTIONS: Final = (
     Action("pane_3", ("3",), "go to the rows"),
     Action("pane_4", ("4",), "go to the jobs"),
     Action("flows", ("5",), "create, edit and run flows: scheduled and triggered runs"),
+    Action("messages", ("exclamation_mark",), "show the newest messages and errors"),
     Action("next_pane", ("tab",), "go to the next pane"),
     Action("previous_pane", ("shift+tab",), "go to the previous pane"),
     Action("refresh", ("r", "ctrl+r"), "reload everything"),
@@ -411,6 +412,8 @@ def _job_block_guard(situation: Situation) -> str | None:
 
 
 def _restart_guard(situation: Situation) -> str | None:
+    if situation.worker == "stalled":
+        return "the worker does not respond: pane 4 shows how to continue or end it"
     return None if situation.worker == "gone" else "the worker is running"
 
 
@@ -585,14 +588,15 @@ DATASET_MENU_ACTIONS: Final = (
     ),
 )
 WORKSPACE_MENU_ACTIONS: Final = (
-    Action(_WORKSPACE_MENU, ("semicolon",), "settings, keys, tokens, server, proofs, file check"),
+    Action(_WORKSPACE_MENU, ("semicolon",), "settings, warnings, keys, tokens, server, proofs, file check"),
     _menu_action(_WORKSPACE_MENU, "s", "settings", "show and change settings"),
     _menu_action(_WORKSPACE_MENU, "c", "credentials", "store or remove credentials of repositories"),
     _menu_action(_WORKSPACE_MENU, "p", "private_keys", "export, import and delete private keys"),
-    _menu_action(_WORKSPACE_MENU, "w", "server", "start or stop a server for the datasets"),
+    _menu_action(_WORKSPACE_MENU, "h", "server", "start or stop a server for the datasets"),
     _menu_action(_WORKSPACE_MENU, "t", "tokens", "create and revoke tokens for pushes"),
     _menu_action(_WORKSPACE_MENU, "a", "prove_answer", "write a proof of a query result"),
     _menu_action(_WORKSPACE_MENU, "v", "check_proof", "verify a proof of a query result"),
+    _menu_action(_WORKSPACE_MENU, "w", "warnings", "show the warnings of recent jobs"),
     _menu_action(_WORKSPACE_MENU, "n", "alerts", "create, edit and test alerts; show their messages"),
     _menu_action(_WORKSPACE_MENU, "f", "check_workspace", "check and repair the files of the workspace"),
 )

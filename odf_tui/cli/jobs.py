@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from odf_engine.api import Job, Pull, Timestamp
+from odf_engine.api import Job, JobState, Pull, Timestamp
 from odf_engine.api.text import count_of, format_count, format_time_seconds
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import Table, select_fields, show
@@ -37,7 +37,7 @@ def _jobs_table(jobs: Sequence[Job], zone: str) -> Table:
                 job.kind,
                 job.target,
                 job.state.value + (" !" if job.warnings else ""),
-                format_count(job.progress.rows),
+                format_count(_rows(job)),
                 format_time_seconds(job.started),
                 _duration_text(job),
                 job.error.message if job.error else _remark(job),
@@ -47,6 +47,12 @@ def _jobs_table(jobs: Sequence[Job], zone: str) -> Table:
         right=["rows", "duration"],
         empty="no jobs yet",
     )
+
+
+def _rows(job: Job) -> int | None:
+    """Return the number of rows of a job; of one that was stopped, those that it committed before."""
+    is_stopped = job.state.final and job.state is not JobState.done
+    return job.committed_rows if is_stopped else job.progress.rows
 
 
 def _rejected_rows(job: Job) -> int:
@@ -66,6 +72,8 @@ def job_json(job: Job) -> dict[str, Any]:
     document = select_fields(job, "id", "kind", "target", "state", "progress", "started", "ended", "error")
     if rejected := _rejected_rows(job):
         document["rejected"] = rejected
+    if job.committed_rows:
+        document["committed_rows"] = job.committed_rows
     return document | ({"warnings": job.warnings} if job.warnings else {})
 
 

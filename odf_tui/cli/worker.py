@@ -10,9 +10,9 @@ import asyncio
 import sys
 from contextlib import suppress
 
-from odf_engine.api import WorkerStatus
+from odf_engine.api import WorkerLost, WorkerStatus
 from odf_engine.api.workspace import Workspace
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound
 from odf_tui.cli.shared.options import CommandGroup, options_of
 from odf_tui.cli.shared.output import print_json, print_note
 from odf_tui.cli.shared.workspace import connect, open_workspace
@@ -80,7 +80,7 @@ def _show_status(worker: WorkerStatus | None) -> None:
 
 def _find_worker(workspace: Workspace, *, stop: bool = False) -> WorkerStatus | None:
     """Return the status of the running worker, which is stopped on request, or None if there is none."""
-    with suppress(OdfError):
+    with suppress(WorkerLost):
         return asyncio.run(_contact_worker(workspace, stop=stop))
     return None
 

@@ -147,7 +147,7 @@ class BranchesScreen(Dialog[str]):
 
     def compose(self) -> ComposeResult:
         """Yield the list, and the facts about one branch."""
-        with Vertical(classes="dialog reader flows") as box:
+        with Vertical(classes="dialog reader documents") as box:
             box.border_title = Content(f"Branches of {printable(self._row.name)}")
             box.border_subtitle = Content(_KEYS)
             yield BranchList(self._row)

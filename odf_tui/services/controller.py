@@ -22,6 +22,7 @@ from odf_tui.services.navigation import Navigator
 from odf_tui.services.terminal_app import TerminalApp
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import AppState
+from odf_tui.state.notice_log import NoticeLog
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.widgets.dialogs import OverlayScreen
 from odf_tui.widgets.pane_frame import Pane
@@ -96,6 +97,7 @@ class Host(Screen[None], inherit_bindings=False):
         workspace: the engine.
         state: the state that controllers share.
         keys, key_problems: the keys in use, and the errors in the user's key maps.
+        notices: the newest notices.
         jobs, navigator: submit jobs, and follow links.
     """
 
@@ -111,6 +113,7 @@ class Host(Screen[None], inherit_bindings=False):
         for key in set(self.keys.all_keys()) - set(table.all_keys()):
             self._bindings.bind(key, f"press('{key}')", show=False)
         self.jobs, self.navigator = JobsClient(workspace, self.state, self), Navigator(self.state)
+        self.notices = NoticeLog()
         self._controllers: dict[str, Controller] = {}
         self._routes: dict[type[Message], list[Callable[[Any], object]]] = {}
 
@@ -208,9 +211,16 @@ class Host(Screen[None], inherit_bindings=False):
 
     def notice(self, text: str, style: str = "good") -> None:
         """Show a notice in the status line, and on the top screen; ``style``: good, warn, bad."""
-        self.query_one(StatusLine).show_notice(text, style)
+        self.notices.add(text, style)
+        self.query_one(StatusLine).show_notice(text, style, self.notices.unread)
         if isinstance(top := self.app.screen, OverlayScreen):
             top.show_notice(text)
+
+    @on(StatusLine.ErrorRead)
+    def mark_notices_read(self) -> None:
+        """Mark the errors of all notices as read: the status line shows them no longer."""
+        self.notices.mark_read()
+        self.query_one(StatusLine).clear_error()
 
     @on(Notice)
     def _notice(self, message: Notice) -> None:

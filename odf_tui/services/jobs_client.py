@@ -12,9 +12,15 @@ from textual.screen import Screen
 
 from odf_engine.api import Event, Job, JobRequest, JobState, Request, decode_result
 from odf_engine.api.text import format_count
-from odf_engine.errors import Cancelled, OdfError
+from odf_engine.errors import Cancelled, OdfError, WorkerStalled
 from odf_tui.services import tasks
-from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
+from odf_tui.state.app_state import (
+    WORKER_ENDED,
+    WORKSPACE_DELETED,
+    AppState,
+    JobNews,
+    WorkerConnectionState,
+)
 from odf_tui.text.format import error_line
 from odf_tui.widgets.dialogs import JobProgressDialog
 from odf_tui.widgets.status_bar import Notice
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
 
 BATCH_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 2.0
+_WATCH_SECONDS: Final = 2.0
+_REPLY_SECONDS: Final = 2.5
+"""Seconds until a worker that does not reply is shown as stalled."""
 R = TypeVar("R")
 
 
@@ -173,22 +182,36 @@ class WorkerConnection:
 
     async def run(self) -> None:
         """Connect and receive events; after a lost connection, wait for :meth:`restart`. Never returns."""
+        retry_seconds: float | None = None
         while True:
             self._reconnect.clear()
             self._ready.clear()
-            self._set_state(WorkerConnectionState("starting"))
+            if retry_seconds is None:
+                self._set_state(WorkerConnectionState("starting"))
+            retry_seconds = None
             try:
                 self._link = await self._workspace.connect()
             except (OdfError, OSError) as error:
-                self._failure = error_line(error)
-                hint = getattr(error, "hint", None) or ""
-                self._set_state(
-                    WorkerConnectionState("gone", error_line(error), hint, getattr(error, "jobs", 0))
-                )
+                if isinstance(error, WorkerStalled):
+                    retry_seconds = _WATCH_SECONDS
+                self._show_failure(error)
             else:
                 await self._follow(self._link)
             self._ready.set()  # callers of link() see that there is none
-            await self._reconnect.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(retry_seconds):
+                    await self._reconnect.wait()
+
+    def _show_failure(self, error: OdfError | OSError) -> None:
+        self._failure, hint = error_line(error), getattr(error, "hint", None) or ""
+        if self._is_deleted:
+            self._failure, hint = WORKSPACE_DELETED, ""
+        state = "stalled" if isinstance(error, WorkerStalled) else "gone"
+        self._set_state(WorkerConnectionState(state, self._failure, hint, getattr(error, "jobs", 0)))
+
+    @property
+    def _is_deleted(self) -> bool:
+        return not (self._workspace.folder / ".odf").is_dir()
 
     def restart(self) -> None:
         """Connect again, if the connection is lost."""
@@ -214,17 +237,38 @@ class WorkerConnection:
         self._apply([link.status])
         self._ready.set()
         batches = EventBatcher(self._apply)
+        watch = asyncio.ensure_future(self._watch(link))
         try:
             async for event in link.events(self._state.jobs.last_seq):
                 batches.add(event)
         except OSError as error:
             self._failure = error_line(error)
         finally:
+            watch.cancel()
             self._link = None
             batches.flush()
             self._ready.clear()
-        self._failure = WORKER_ENDED
+        self._failure = WORKSPACE_DELETED if self._is_deleted else WORKER_ENDED
         self._set_state(WorkerConnectionState("gone", self._failure))
+
+    async def _watch(self, link: Client) -> None:
+        """Report while the worker does not respond. Ends with the connection."""
+        with suppress(OdfError):
+            while True:
+                reply = asyncio.ensure_future(link.ping())
+                # The exception of a reply that nobody awaits any more would be logged on the screen.
+                reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+                try:
+                    # Not wait_for: until Python 3.12 it may lose a cancellation.
+                    await asyncio.wait([reply], timeout=_REPLY_SECONDS)
+                    if not reply.done():
+                        self._show_failure(WorkerStalled.of_process(link.status.pid))
+                        await reply
+                        self._set_state(WorkerConnectionState("connected"))
+                    await reply
+                finally:
+                    reply.cancel()
+                await asyncio.sleep(_WATCH_SECONDS)
 
     def _set_state(self, state: WorkerConnectionState) -> None:
         self._call(self._state.set_worker, state)

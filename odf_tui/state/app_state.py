@@ -9,12 +9,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from odf_engine.api import DatasetsChanged, Event, Job, WorkerStatus
 from odf_engine.api.model import DatasetRow
-from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths
+from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths, warned_datasets
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import JobRates
 
 WORKER_ENDED: Final = "the worker has ended"
+WORKSPACE_DELETED: Final = "the workspace folder was deleted"
 T = TypeVar("T")
 
 
@@ -42,8 +43,8 @@ class WorkerConnectionState:
     """The state of the connection to the worker.
 
     Attributes:
-        state: ``starting``, ``connected`` or ``gone``.
-        detail: the reason, if it is gone.
+        state: ``starting``, ``connected``, ``stalled`` if the worker does not respond, or ``gone``.
+        detail: the reason, if it is stalled or gone.
         hint: what to do.
         busy: number of jobs of a worker of another version.
     """
@@ -101,12 +102,15 @@ class AppState:
         datasets: all datasets, by name.
         has_remotes: whether one of them has a remote.
         healths: the health of each dataset, by its id.
+        warned: ids of the datasets with warnings, see :func:`odf_tui.state.job_book.warned_datasets`.
+        seen_warnings: when the jobs ended whose warnings the user has seen. Job numbers start again in a new
+            journal.
         jobs: the jobs.
         rates: the rates of running jobs.
         selected: the id of the dataset under the cursor, or "" if absent.
         shown: id and head of the dataset that the panes show.
         pane: the name of the focused pane.
-        worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
+        worker: the state of the connection, see :class:`WorkerConnectionState`.
         restarting: whether ``starting`` followed ``gone``.
         connection: the newest state of the connection other than ``starting``.
         worker_status: the newest status of the worker, or None without a worker.
@@ -117,6 +121,7 @@ class AppState:
         datasets_outdated, jobs_outdated: they must be read again.
         shown_changed: the panes must show a dataset, or a new head of it; None: no dataset.
         jobs_changed: jobs, logs or their datasets changed.
+        warnings_seen: the user has seen all warnings.
         worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
         pane_changed: a pane was focused; its name.
         layout_changed: the layout must be saved.
@@ -127,6 +132,7 @@ class AppState:
         self.datasets: list[DatasetRow] = []
         self.has_remotes = False
         self.healths: dict[str, Health] = {}
+        self.warned: set[str] = set()
         self.jobs, self.rates = JobBook(), JobRates()
         self.selected = ""
         self.shown = ("", "")
@@ -135,11 +141,13 @@ class AppState:
         self.connection: WorkerConnectionState | None = None
         self.worker_status: WorkerStatus | None = None
         self.layout = SavedLayout() if layout is None else layout
+        self.seen_warnings = set(self.layout.seen_warnings)
         self.datasets_changed = Signal[None]()
         self.datasets_outdated = Signal[None]()
         self.jobs_outdated = Signal[None]()
         self.shown_changed = Signal["DatasetRow | None"]()
         self.jobs_changed = Signal[JobNews]()
+        self.warnings_seen = Signal[None]()
         self.worker_changed = Signal[None]()
         self.pane_changed = Signal[str]()
         self.layout_changed = Signal[None]()
@@ -149,6 +157,11 @@ class AppState:
     def row(self) -> DatasetRow | None:
         """The selected dataset."""
         return self.row_of(self.selected)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the connection was lost because the workspace was deleted."""
+        return self.connection is not None and self.connection.detail == WORKSPACE_DELETED
 
     def row_of(self, dataset: str) -> DatasetRow | None:
         """Return a dataset by its id."""
@@ -167,7 +180,7 @@ class AppState:
         """Replace all datasets."""
         self.datasets = list(rows)
         self.has_remotes = any(row.remotes for row in rows)
-        self.healths = dataset_healths(self.datasets, self.jobs)
+        self._judge_datasets()
         self.datasets_changed.send(None)
 
     def select(self, dataset: str) -> None:
@@ -189,7 +202,7 @@ class AppState:
         open_before = {job.id for job in self.jobs.active_jobs()}
         self.jobs.load(jobs, last_seq)
         ended = [job for job in jobs if job.id in open_before and job.state.final]
-        self.healths = dataset_healths(self.datasets, self.jobs)
+        self._judge_datasets()
         self.jobs_changed.send(JobNews(JobChanges(ended=ended), reloaded=True))
 
     def apply_events(self, events: Sequence[Event]) -> None:
@@ -198,8 +211,25 @@ class AppState:
         if changes.worker is not None:
             self.worker_status = changes.worker
         if changes.jobs:
-            self.healths = dataset_healths(self.datasets, self.jobs)
+            self._judge_datasets()
         self.jobs_changed.send(JobNews(changes, events))
+
+    def _judge_datasets(self) -> None:
+        self.healths = dataset_healths(self.datasets, self.jobs)
+        self.warned = warned_datasets(self.jobs, self.seen_warnings)
+
+    @property
+    def unseen_warnings(self) -> int:
+        """The number of warnings of recent jobs that the user has not seen."""
+        return sum(
+            len(job.warnings) for job in self.jobs.warned_jobs() if job.ended not in self.seen_warnings
+        )
+
+    def see_warnings(self) -> None:
+        """Mark all warnings as seen."""
+        self.seen_warnings = {job.ended for job in self.jobs.warned_jobs() if job.ended}
+        self._judge_datasets()
+        self.warnings_seen.send(None)
 
     def set_worker(self, connection: WorkerConnectionState) -> None:
         """Set the state of the connection to the worker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -246,6 +246,10 @@ class JobBook(msgspec.Struct):
         """Return all jobs, newest first."""
         return list(reversed(self.jobs.values()))
 
+    def warned_jobs(self) -> list[Job]:
+        """Return the jobs with warnings, newest first."""
+        return [job for job in self.newest_first() if job.warnings]
+
     def active_jobs(self) -> list[Job]:
         """Return the queued and running jobs."""
         return [job for job in self.jobs.values() if not job.state.final]
@@ -276,6 +280,24 @@ def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Heal
             verifies[job.dataset] = job
     active = {job.dataset: job for job in reversed(book.active_jobs()) if not job.read_only}
     return {row.id: _health(row, active.get(row.id), pulls, verifies) for row in rows}
+
+
+def warned_datasets(book: JobBook, seen: Set[str]) -> set[str]:
+    """Return the ids of datasets whose newest pull or ingest has warnings, or that have unseen warnings.
+
+    Args:
+        book: the jobs.
+        seen: when the jobs ended whose warnings the user has seen.
+    """
+    warned: set[str] = set()
+    judged: set[str] = set()
+    for job in book.newest_first():
+        is_newest = job.kind in INGEST_KINDS and not job.branch and job.dataset not in judged
+        if is_newest and job.state.final:
+            judged.add(job.dataset)
+        if job.warnings and (is_newest or job.ended not in seen):
+            warned.add(job.dataset)
+    return warned
 
 
 def _health(

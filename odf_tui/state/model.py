@@ -78,3 +78,5 @@ Verdict = Literal["", "verified", "findings"]
 
 UNTRUSTED: Final = "⊘"
 BRANCH: Final = "⎇"
+WARNED: Final = "!"
+"""The mark of jobs, datasets and blocks with warnings."""

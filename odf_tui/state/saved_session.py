@@ -77,6 +77,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         wrap: whether lines of logs are wrapped, or None for the default.
         recent: ids of the recent choices of the palette, the newest first.
         query: the text of the SQL editor, if it differs from the first one.
+        seen_warnings: when the jobs ended whose warnings the user has seen.
     """
 
     theme: str = ""
@@ -91,6 +92,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     wrap: bool | None = None
     recent: list[str] = []
     query: str = ""
+    seen_warnings: list[str] = []
 
 
 def layout_path(folder: Path) -> Path:

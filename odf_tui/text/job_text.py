@@ -27,7 +27,7 @@ from odf_engine.api import (
     Verify,
     decode_result,
 )
-from odf_engine.api.text import count_of, format_bytes, format_count, printable
+from odf_engine.api.text import count_of, format_bytes, format_count, format_time_seconds, printable
 from odf_engine.errors import BadData
 from odf_tui.text.format import (
     Span,
@@ -327,6 +327,8 @@ def warnings_text(warnings: Sequence[JobWarning]) -> str:
 def job_outcome(job: Job) -> tuple[str, str]:
     """Return the outcome of a job, or its current progress, and the style of the text."""
     text, style = _outcome_without_warnings(job)
+    if job.committed_rows:
+        return f"{text}; {count_of(job.committed_rows, 'row')} committed", style
     if job.state is JobState.done and job.warnings:
         return f"{text}; {count_of(len(job.warnings), 'warning')}", "warn" if style != "bad" else style
     return text, style
@@ -426,7 +428,8 @@ def failure_lines(job: Job) -> Iterator[str]:
     """Yield lines that describe why a job failed or was stopped, with its target and a hint at its log."""
     error = job.error
     if error is None:
-        yield f"{job.target}: {job.state.value}"
+        committed = f"; {count_of(job.committed_rows, 'row')} committed" if job.committed_rows else ""
+        yield f"{job.target}: {job.state.value}{committed}"
         return
     location = f"{error.where}: " if error.where and error.where != job.target else ""
     message = f"{location}{error.message}"
@@ -478,6 +481,28 @@ def check_result_spans(result: CheckResult) -> list[list[Span]]:
             values = ", ".join(f"{name}={value}" for name, value in row.items())
             lines.append([(f"{'':11}{printable(values)}", "muted")])
     return lines
+
+
+def latest_check_spans(jobs: Iterable[Job], dataset: str) -> list[list[Span]]:
+    """Return the results of the newest check of all rows of a dataset as lines, or [] if none has run.
+
+    Trials of checks that are not stored are left out.
+
+    Args:
+        jobs: the jobs, newest first.
+        dataset: id of the dataset.
+    """
+    checks = (job for job in jobs if job.kind == "check" and job.dataset == dataset and job.ended)
+    for job in checks:
+        result = known_result(job.result, Check)
+        if result is not None and result.is_trial is True:
+            continue
+        if lines := check_spans(job):
+            text, style = job_outcome(job)
+            where = f"@{job.branch}" if job.branch else ""
+            head = [(f" {format_time_seconds(job.ended)}  all rows{where}  ", "muted"), (text, style)]
+            return [head, *([("   ", ""), *line] for line in lines)]
+    return []
 
 
 def verification_spans(job: Job) -> list[list[Span]]:

@@ -18,7 +18,7 @@ from odf_engine.api import Job, JobState, Timestamp, WorkerStatus
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_bytes, format_count, format_zoned_time, printable
 from odf_tui.actions.model import LAST, Hint
-from odf_tui.state.model import Health
+from odf_tui.state.model import WARNED, Health
 from odf_tui.text.format import Span, ellipsize_middle, format_duration
 from odf_tui.text.job_text import job_amounts, job_seconds, percent_done
 from odf_tui.widgets.line_view import LineScroll
@@ -35,6 +35,10 @@ class Notice(Message):
 NOTICE_SECONDS: Final = 8.0
 OTHER_VERSION: Final = "other version"
 """The state of a running worker whose protocol version differs."""
+DELETED: Final = "deleted"
+"""The state without a worker because the workspace was deleted."""
+_MESSAGES_HINT: Final = "! shows"
+_MIN_ERROR: Final = 24
 _ALWAYS: Final = len(LAST)
 _MIN_NAME: Final = 8
 _WIDE_NAME_ROOM: Final = 24
@@ -49,9 +53,15 @@ class StatusLine(LineScroll):
     Parts differ by weight only: coloured text is not readable on the background of the bar. A notice has the
     background of the panes. It does not cover the key hints, which it may refer to.
 
+    An error stays until it is read. Later notices are shown at its right.
+
     Attributes:
         notice: the text and the style of the notice, or None if absent.
+        error: the newest unread error, or None if absent.
     """
+
+    class ErrorRead(Message):
+        """The user has clicked on an error."""
 
     ground = "bar"
 
@@ -62,13 +72,19 @@ class StatusLine(LineScroll):
         self._health: Health | None = None
         self._datasets = 0
         self._jobs: Sequence[Job] = ()
+        self._warnings = 0
         self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
         self.notice: Span | None = None
+        self.error: Span | None = None
+        self._errors = 0
         self._timer: Timer | None = None
 
-    def show_notice(self, text: str, style: str) -> None:
-        """Show a notice; ``style`` is good, warn or bad."""
+    def show_notice(self, text: str, style: str, errors: int = 0) -> None:
+        """Show a notice; ``style`` is good, warn or bad. ``errors`` is the number of unread errors."""
         self.notice, self.ground = (printable(text), style), "base"
+        self._errors = errors
+        if style == "bad":
+            self.error = self.notice
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(NOTICE_SECONDS, self.clear_notice)
@@ -77,16 +93,32 @@ class StatusLine(LineScroll):
     def clear_notice(self) -> None:
         """Remove the notice."""
         if self.notice is not None:
-            self.notice, self.ground = None, "bar"
+            self.notice, self.ground = None, "bar" if self.error is None else "base"
             self.refresh()
 
-    def on_click(self) -> None:
-        """Remove the notice."""
+    def clear_error(self) -> None:
+        """Remove the error, and the notice."""
+        if self.error is not None:
+            self.error, self.ground = None, "bar"
+            self.refresh()
         self.clear_notice()
 
-    def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
-        """Show the selected dataset, the number of datasets, and the running and queued jobs."""
+    def on_click(self) -> None:
+        """Remove the notice and the error."""
+        self.clear_notice()
+        self.post_message(self.ErrorRead())
+
+    def show(
+        self,
+        row: DatasetRow | None,
+        health: Health | None,
+        datasets: int,
+        jobs: Sequence[Job],
+        warnings: int = 0,
+    ) -> None:
+        """Show the selected dataset, the open jobs, and the numbers of datasets and unseen warnings."""
         self._row, self._health, self._datasets, self._jobs = row, health, datasets, jobs
+        self._warnings = warnings
         self.refresh()
 
     def show_worker(self, state: str, status: WorkerStatus | None) -> None:
@@ -101,12 +133,27 @@ class StatusLine(LineScroll):
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line: the notice, and the right part if there is room."""
         state = self.state_spans()
-        if self.notice is None:
+        if self.notice is None and self.error is None:
             return state
         blanks = next(at for at, (text, _) in enumerate(state) if at and not text.strip())
         right = state[blanks + 1 :]
-        room = self.size.width - 1 - sum(cell_len(text) for text, _ in [self.notice, *right])
-        return [(" ", ""), self.notice, *([(" " * room, ""), *right] if room > 1 else [])]
+        notices = self._notice_spans(self.size.width - 3 - sum(cell_len(text) for text, _ in right))
+        room = self.size.width - 1 - sum(cell_len(text) for text, _ in [*notices, *right])
+        return [(" ", ""), *notices, *([(" " * room, ""), *right] if room > 1 else [])]
+
+    def _notice_spans(self, room: int) -> list[Span]:
+        """Return the notice. An older unread error precedes it, shortened to fit into ``room`` cells."""
+        if self.error is None or self.error == self.notice:
+            return [] if self.notice is None else [self.notice]
+        hint = f"{_MESSAGES_HINT} {self._errors} errors" if self._errors > 1 else _MESSAGES_HINT
+        shown: list[Span] = [(f" ({hint})", "muted")]
+        notice: list[Span] = [] if self.notice is None else [(" · ", "muted"), self.notice]
+        room -= sum(cell_len(text) for text, _ in notice)
+        if notice and room < _MIN_ERROR + cell_len(shown[0][0]):
+            shown = []  # the notice matters more than the hint
+        room -= sum(cell_len(text) for text, _ in shown)
+        text, style = self.error
+        return [(ellipsize_middle(text, max(room, _MIN_ERROR)), style), *shown, *notice]
 
     def state_spans(self) -> list[Span]:
         """Return the line without a notice."""
@@ -115,6 +162,8 @@ class StatusLine(LineScroll):
         if not style and width < _SPARK_WIDTH:
             worker = worker.partition(" on ")[0]
         right: list[Span] = []
+        if self._warnings:
+            right.append((f"{WARNED} {count_of(self._warnings, 'warning')}   ", "strong"))
         if self._jobs:
             selected = self._row.id if self._row is not None else ""
             right.append((f"{format_running_jobs(self._jobs, width // 2, selected)}   ", "strong"))
@@ -207,8 +256,12 @@ def _format_elapsed(job: Job, now: Timestamp) -> str:
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     """Return the state of the worker and Spark in words, and its style."""
+    if state == DELETED:
+        return "✗ workspace deleted", "bad"
     if state == "gone":
         return "✗ no worker, R restarts it", "bad"
+    if state == "stalled":
+        return "✗ worker does not respond", "bad"
     if state == "starting":
         return "◦ starting the worker…", ""
     if state == OTHER_VERSION:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -155,6 +157,21 @@ def test_block_decode_never_crashes(fresh: Odf) -> None:
 def test_read_only_commands_do_not_start_the_worker(fresh: Odf) -> None:
     assert fresh("list").code == 0
     assert fresh("worker", "status", "--json").json == {"running": False, "status": None}
+
+
+def test_status_reports_a_worker_that_does_not_respond(fresh: Odf) -> None:
+    started = fresh("worker", "start", "--json").json["status"]
+    assert started["spark"] == "off"
+    os.kill(started["pid"], signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        ran = fresh("worker", "status")
+        assert time.monotonic() - since < 5
+    finally:
+        os.kill(started["pid"], signal.SIGCONT)
+    assert ran.code == 1 and f"the worker (process {started['pid']}) does not respond" in ran.err
+    assert f"kill -CONT {started['pid']}" in ran.err and "no worker is running" not in ran.err
+    assert fresh("worker", "status", "--json").json["running"]
 
 
 def test_private_keys_are_readable_by_the_owner_only(fresh: Odf, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from odf_engine.api.model import Relation, Remote
 from odf_engine.api.text import count_of, format_time, format_time_seconds
@@ -13,9 +14,10 @@ from odf_engine.jobs.push import PushResult
 from odf_engine.jobs.query import CheckProofResult
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.worker.job_log import INTERRUPTED
 from odf_engine.worker.protocol import Failure, Job, JobState, LogLine, Progress
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
-from odf_tui.cli import push
+from odf_tui.cli import jobs, push
 from odf_tui.cli.shared import definition_update, pulls
 from odf_tui.text import job_text, verification_text
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
@@ -49,6 +51,25 @@ def test_counts_agree_in_number_and_times_are_formatted() -> None:
 )  # fmt: skip
 def test_progress_line_shows_phase_and_amounts(progress: Progress, line: str) -> None:
     assert job_text.progress_line(progress) == line
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "outcome"),
+    [
+        (JobState.cancelled, None, ("cancelled; 2 130 rows committed", "warn")),
+        (JobState.interrupted, INTERRUPTED, (f"{INTERRUPTED.message}; 2 130 rows committed", "bad")),
+        (JobState.failed, FAILED.error, ("'many' is no number; 2 130 rows committed", "bad")),
+    ],
+)
+def test_outcome_of_stopped_job_states_the_committed_rows(
+    state: JobState, error: Failure | None, outcome: tuple[str, str]
+) -> None:
+    job = replace(FAILED, state=state, error=error, progress=Progress("read", rows=10), committed_rows=2130)
+    assert job_text.job_outcome(job) == outcome
+    assert jobs._jobs_table([job], "UTC").rows[0][4] == "2 130"
+    assert jobs.job_json(job)["committed_rows"] == 2130
+    if error is None:
+        assert list(job_text.failure_lines(job)) == ["cases: cancelled; 2 130 rows committed"]
 
 
 def test_failure_lines_show_location_excerpt_and_hint() -> None:

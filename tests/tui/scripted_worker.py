@@ -65,6 +65,10 @@ class ScriptedLink:
         while (event := await self._queue.get()) is not None:
             yield event
 
+    async def ping(self) -> WorkerStatus:
+        """Return the status."""
+        return self.status
+
     async def close(self) -> None:
         """End the events."""
         self._queue.put_nowait(None)
@@ -120,7 +124,7 @@ class Scenario(OpenWorkspace):
     def datasets(self) -> list[DatasetRow]:
         return super().datasets() if self._rows is None else list(self._rows)
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Any:
+    async def connect(self, *, start: bool = True) -> Any:
         """Return a connection, or raise the next prepared error."""
         if self.connecting:
             raise self.connecting.pop(0)

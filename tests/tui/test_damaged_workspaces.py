@@ -42,7 +42,7 @@ from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.text.job_text import JobRates
-from tests.tui.conftest import Driven
+from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.scripted_worker import Scenario
 from tests.tui.test_workspace_reads import LonelySource, add_rows
@@ -470,3 +470,14 @@ def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
     )
     assert "row 900 of 900" in shown.stdout, shown.stderr
     assert not list(workspace.odf.glob("index.sqlite*"))
+
+
+async def test_deleted_workspace_is_not_shown_as_empty(source: Scenario) -> None:
+    async with driven(source, (120, 36)) as drive:
+        shutil.rmtree(source.folder)
+        source.link.die()
+        await drive.until(lambda: "workspace deleted" in drive.status())
+        await drive.until(
+            lambda: drive.text().count("the workspace folder was deleted") == 3
+        )  # also a notice
+        assert "No datasets yet" not in drive.text()

@@ -130,8 +130,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
         assert f"block {last.sequence_number}  1 passed  signed" in text
         assert f"3 rows  {path}" in text and "failed   cases: NotNull(city): 1 row with null" in text
         await pilot.press("r")
-        await until(pilot, lambda: "on all stored rows" in app.text())
-    assert fakes.jobs.requests == [Check(dataset=str(entry.id))]
+        await until(pilot, lambda: fakes.jobs.requests == [Check(dataset=str(entry.id))])
     marks = opened.rows(str(entry.id)).slices
     assert [mark.checks for mark in marks] == ["", "1 passed"]
 
@@ -142,6 +141,35 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     spans = "\n".join("".join(part for part, _ in line) for line in end_lines(job))
     assert "failed   cases: NotNull(city): 1 row with null (3 rows examined)" in spans
     assert "offset=4, city=None" in spans
+
+
+async def test_checks_dialog_shows_the_newest_check_of_all_rows(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "ws")
+    entry = make_root(workspace, "my.rows")
+    fakes = Fakes(OpenWorkspace(workspace), "my.rows")  # type: ignore[arg-type]
+    assert fakes.state.row is not None
+    async with shown(ChecksScreen(fakes.context, fakes.state.row), (160, 50)) as (app, pilot):
+        await until(pilot, lambda: " results  none" in app.text())
+    results = [RuleResult("cases", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null")]
+    jobs = [
+        Job(
+            str(number), "check", "my.rows", dataset, JobState.done, "2024-05-01T00:00:00Z",
+            ended=f"2024-05-01T00:00:0{number}Z",
+            result=msgspec.json.encode(CheckResult("my.rows", results)).decode(),
+        )
+        for number, dataset in enumerate([str(entry.id), str(entry.id), "another"])
+    ]  # fmt: skip
+    trial = CheckResult("my.rows", results, is_trial=True)
+    jobs.append(
+        msgspec.structs.replace(jobs[1], id="9", result=msgspec.json.encode(trial).decode(), target="trial")
+    )
+    fakes.state.jobs.load(jobs[::-1], 0)
+    async with shown(ChecksScreen(fakes.context, fakes.state.row), (160, 50)) as (app, pilot):
+        await until(pilot, lambda: "1 rule failed" in app.text())
+        after = app.text()
+    assert " results  none" not in after
+    assert after.count("1 rule failed") == 1 and " 2024-05-01 00:00:01  all rows  1 rule failed" in after
+    assert "failed   cases: NotNull(city): 1 row with null (3 rows examined)" in after
 
 
 async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.errors import NotFound, WorkerStalled
 from odf_engine.worker.client import Client, WorkerLost
 from odf_engine.worker.job_log import read_journal
 from odf_engine.worker.protocol import JobState
@@ -39,10 +42,10 @@ class PretendedSource(OpenWorkspace):
     def datasets(self) -> list[DatasetRow]:
         return [SLOW, FOREVER, BAD]
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
+    async def connect(self, *, start: bool = True) -> Client:
         """Connect to the worker; start it if it does not run."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
-        self.links.append(await Client.connect(self.folder, command=command))
+        self.links.append(await Client.connect(self.folder, command=command, patience=2))
         return self.links[-1]
 
 
@@ -68,7 +71,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
     yield
     try:
         client = await Client.connect(source.folder, start=False)
-    except WorkerLost:
+    except (WorkerLost, NotFound):
         return
     await client.stop()
 
@@ -114,6 +117,36 @@ async def test_worker_runs_retries_and_cancels_jobs_and_recovers_from_crash(sour
         assert len(source.links) == 2
         await drive.press("colon", "=slow", "enter", "p")
         await drive.until(lambda: "6" in book.jobs)
+
+
+async def test_stopped_worker_and_deleted_workspace_are_shown(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", "=forever", "enter", "p")
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.worker_status is not None)
+        pid = drive.worker_status.pid  # type: ignore[union-attr]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            since = time.monotonic()
+            await drive.until(lambda: "worker does not respond" in drive.status())
+            assert time.monotonic() - since < 5
+            await drive.press("4")
+            await drive.until(lambda: f"continue it: kill -CONT {pid}" in drive.text())
+            with pytest.raises(WorkerStalled):
+                await source.connect()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await drive.until(lambda: drive.worker_state == "connected")
+        await drive.until(lambda: "kill -CONT" not in drive.text())
+        await drive.press("1", "x", "y")
+        await drive.until(lambda: drive.book.jobs["1"].state is JobState.cancelled)
+        shutil.rmtree(source.folder)
+        await drive.until(lambda: "workspace deleted" in drive.status())
+        await drive.press("4")
+        await drive.until(lambda: "✗ the workspace folder was deleted" in drive.text())
+        assert "the worker has ended" not in drive.text()
+        await drive.press("q")
+    assert not source.folder.exists()
 
 
 @pytest.mark.complete

@@ -98,7 +98,7 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
 class LonelySource(OpenWorkspace):
     """A workspace with a worker that does nothing. Its job log is read as users read it."""
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Any:
+    async def connect(self, *, start: bool = True) -> Any:
         """Return a connection."""
         return ScriptedLink(Scenario(self._workspace))
 

@@ -120,6 +120,23 @@ def test_next_worker_marks_open_jobs_as_interrupted(path: Path):
     assert later.interrupt_open_jobs() == []
 
 
+def test_job_that_was_stopped_has_the_rows_that_it_committed(path: Path):
+    journal = JobLog(path)
+    stopped, killed, done = (journal.create(Pull(name), name).id for name in "abc")
+    for job in (stopped, killed, done):
+        journal.transition(job, JobState.running)
+        for number in range(2):
+            journal.append_commit(job, "did:odf:x", f"hash{number}", "AddData", 1065)
+        journal.set_progress(job, Progress("read", rows=10))
+    assert journal.transition(stopped, JobState.cancelled).committed_rows == 2130
+    assert journal.transition(done, JobState.done, result="{}").committed_rows == 0  # its result has them
+    reader = JobLogReader(path, worker_alive=lambda: False)
+    assert reader.job(killed).committed_rows == 2130
+    journal.close()
+    assert [job.committed_rows for job in JobLog(path).interrupt_open_jobs()] == [2130]
+    assert [reader.job(job).committed_rows for job in (stopped, killed)] == [2130, 2130]
+
+
 def test_requests_and_commits_of_a_job_can_be_read(path: Path):
     journal = JobLog(path)
     pull = Pull("did:odf:x", after=["did:odf:y"], force=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import odf_engine
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.push import Push
 from odf_engine.worker.protocol import JobState, WorkerStatus
@@ -28,6 +29,17 @@ async def test_spark_starts_when_it_is_needed(home, follow, who):
         client, None, lambda event: isinstance(event, WorkerStatus) and event.spark == "ready"
     )
     assert events[-1].spark_detail == "a pretended Spark"
+    await client.close()
+
+
+async def test_workstation_starts_spark_only_if_the_settings_ask_so(home):
+    await (await home.connect("--spark-later", warm=False)).close()
+    client = await odf_engine.open(home.folder).connect()
+    assert (await client.ping()).spark == "off"
+    await client.close()
+    (home.odf / "config.yaml").write_text("worker: {startSpark: true}\n")
+    client = await odf_engine.open(home.folder).connect()
+    assert (await client.ping()).spark in ("starting", "ready")
     await client.close()
 
 

@@ -25,6 +25,8 @@ from odf_engine.worker.service import WorkerService, find_service
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
+_PATIENCE: Final = 4.0
+"""Seconds until a worker that does not reply is reported."""
 
 
 class JobReader(WorkspaceEntries):
@@ -136,14 +138,22 @@ class JobReader(WorkspaceEntries):
         """Return the service of the user's session that runs the worker."""
         return find_service(self._workspace.folder)
 
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
-        """Connect to the worker.
+    async def connect(self, *, start: bool = True) -> Client:
+        """Connect to the worker, which starts Spark if the settings ask so.
 
         Args:
             start: start it if it does not run.
-            warm: start Spark too.
         """
-        return await Client.connect(self._workspace.folder, start=start, warm=warm)
+        return await Client.connect(
+            self._workspace.folder, start=start, warm=self._starts_spark, patience=_PATIENCE
+        )
+
+    @property
+    def _starts_spark(self) -> bool:
+        try:
+            return self._workspace.config.worker.start_spark
+        except OdfError:  # the worker reports invalid settings
+            return False
 
     async def stop_worker(self) -> None:
         """Stop the worker, of any version. Its jobs are cancelled.

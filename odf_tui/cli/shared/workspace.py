@@ -34,9 +34,9 @@ def start_worker(workspace: Workspace) -> None:
 
 
 @asynccontextmanager
-async def connect(workspace: Workspace, *, start: bool = True, warm: bool = True) -> AsyncIterator[Client]:
-    """Connect to the worker, which is started on request; ``warm`` starts Spark too."""
-    client = await workspace.connect(start=start, warm=warm)
+async def connect(workspace: Workspace, *, start: bool = True) -> AsyncIterator[Client]:
+    """Connect to the worker, which is started on request."""
+    client = await workspace.connect(start=start)
     try:
         yield client
     finally:

@@ -29,7 +29,7 @@ class PushTokensController(Controller):
             choices.append(Choice(_NEW, "new token", ("plus",), "+"))
             about = {token.name: token_lines(token) for token in tokens}
             about[_NEW] = [
-                [(" A client with a token can push to the server of this workspace: press ; w", "muted")]
+                [(" A client with a token can push to the server of this workspace: press ; h", "muted")]
             ]
             picked = await self.host.ask(DescribedPicker("Tokens for pushes", choices, about))
             if picked is None:

@@ -57,7 +57,7 @@ class ServerController(Controller):
             return
         self.host.notice("starting the server")
         self._server = await asyncio.to_thread(self.workspace.start_server, server_options(form))
-        self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; w to stop it")
+        self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; h to stop it")
 
     async def _confirm(self, form: FormValues) -> bool:
         """Require a confirmation if other machines can connect."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -25,7 +25,7 @@ from odf_tui.features.automation.documents_screen import (
 from odf_tui.features.automation.templates import Template, TemplateDataset, check_templates
 from odf_tui.services.controller import Host
 from odf_tui.text.format import Span, error_with_hint
-from odf_tui.text.job_text import check_result_spans
+from odf_tui.text.job_text import check_result_spans, latest_check_spans
 
 _COMMITS: Final = 20
 """Number of commits whose results are shown."""
@@ -54,7 +54,6 @@ class ChecksScreen(DocumentsScreen[CheckDefinition]):
     def __init__(self, host: Host, dataset: DatasetRow) -> None:
         super().__init__(host, dataset)
         self._row = dataset
-        self._results: Lines = ()
 
     def heading(self) -> str:
         """Return the title."""
@@ -67,7 +66,8 @@ class ChecksScreen(DocumentsScreen[CheckDefinition]):
         entries.sort(key=lambda entry: entry.name not in view.rules)
         entry = next((entry for entry in entries if entry.name == name), entries[0] if entries else None)
         lines = [_line(entry, view) for entry in entries]
-        about = [*(self._entry_lines(entry) if entry is not None else []), *self._results, *check_lines(view)]
+        latest = latest_check_spans(self.host.state.jobs.newest_first(), self._row.id)
+        about = [*(self._entry_lines(entry) if entry is not None else []), *check_lines(view, latest)]
         return Listing(lines, entry.name if entry is not None else "", about)
 
     def _entry_lines(self, entry: DocumentEntry[CheckDefinition] | Unreadable) -> list[list[Span]]:
@@ -114,8 +114,7 @@ class ChecksScreen(DocumentsScreen[CheckDefinition]):
 
     async def _run(self) -> None:
         title = f"Checking {self._row.name}"
-        result = await self.host.jobs.outcome(Check(dataset=self._row.id), self._row.name, title)
-        self._results = [[(" on all stored rows", "head")], *_trial_lines(result), []]
+        await self.host.jobs.outcome(Check(dataset=self._row.id), self._row.name, title)
 
 
 def _line(entry: DocumentEntry[CheckDefinition] | Unreadable, view: ChecksView) -> DocumentLine:
@@ -137,8 +136,13 @@ def _trial_lines(result: CheckResult) -> Lines:
     return [[(" ", ""), *line] for line in check_result_spans(result)]
 
 
-def check_lines(checks: ChecksView) -> list[list[Span]]:
-    """Return the lines about the checks of a dataset: rules, results of commits, rejected rows."""
+def check_lines(checks: ChecksView, latest: Sequence[list[Span]] = ()) -> list[list[Span]]:
+    """Return the lines about the checks of a dataset: rules, results of commits, rejected rows.
+
+    Args:
+        checks: the checks.
+        latest: lines with the results of the newest check of all rows.
+    """
     lines: list[list[Span]] = [[]]
     if checks.problem:
         lines += [[(f" {printable(checks.problem)}", "bad")], []]
@@ -146,7 +150,8 @@ def check_lines(checks: ChecksView) -> list[list[Span]]:
         lines.append([(f" {printable(name)}  ", "name"), (printable(", ".join(rules)), "")])
     if not checks.rules and not checks.problem:
         lines.append([(" no checks: press n", "muted")])
-    lines += [[], [(" results", "head"), ("" if checks.commits else "  none", "muted")]]
+    has_results = bool(checks.commits or latest)
+    lines += [[], [(" results", "head"), ("" if has_results else "  none", "muted")], *latest]
     for commit in checks.commits:
         report = commit.stored.report
         signed = "  signed" if commit.stored.signed else ""

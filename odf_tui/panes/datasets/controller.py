@@ -17,6 +17,7 @@ from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, tog
 from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Controller, Host
 from odf_tui.services.jobs_client import JobNews
+from odf_tui.state.app_state import WORKSPACE_DELETED
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import transfer_rates
 from odf_tui.widgets.choice_list import Choice
@@ -50,6 +51,7 @@ class DatasetsController(Controller):
         state.datasets_changed.connect(lambda _: self._load())
         state.datasets_outdated.connect(lambda _: self._read())
         state.jobs_changed.connect(self._jobs_changed)
+        state.warnings_seen.connect(lambda _: self._show_status())
         state.worker_changed.connect(lambda _: self._watch_files())
         state.second.connect(lambda _: self._show_status())
         state.shown_changed.connect(self._read_detail)
@@ -77,7 +79,7 @@ class DatasetsController(Controller):
         self.host.read("datasets", self.workspace.datasets, self._datasets_read)
 
     def _datasets_read(self, rows: list[DatasetRow] | None, error: str) -> None:
-        self.graph.problem = error
+        self.graph.problem = WORKSPACE_DELETED if self.state.is_deleted and not rows else error
         if rows is None:
             self.host.notice(error, "bad")
             self.graph.refresh()
@@ -186,10 +188,11 @@ class DatasetsController(Controller):
         """Show the selected dataset and the running jobs in the status line, the graph and the card."""
         row, jobs = self.graph.row, self.state.jobs.active_jobs()
         health = self.state.healths.get(row.id) if row is not None else None
-        self.host.query_one(StatusLine).show(row, health, len(self.state.datasets), jobs)
+        status = self.host.query_one(StatusLine)
+        status.show(row, health, len(self.state.datasets), jobs, self.state.unseen_warnings)
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
-        self.graph.set_jobs(running, rates)
+        self.graph.set_jobs(running, rates, self.state.warned)
         self.pane.card.show_progress(running.get(selected), rates.get(selected, ""))
         self.host.show_hints()
 

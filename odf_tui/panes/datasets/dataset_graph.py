@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from odf_engine.api import Job
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import format_bytes, format_count, format_time, printable, zone_label
 from odf_tui.panes.datasets.dataset_filter import list_kinds
-from odf_tui.state.model import BRANCH, UNTRUSTED, Health
+from odf_tui.state.model import BRANCH, UNTRUSTED, WARNED, Health
 from odf_tui.text import remotes
 from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, fit_width, format_count_short, right
 from odf_tui.text.graph_layout import (
@@ -75,6 +75,7 @@ class GraphModel(msgspec.Struct):
         names: the names of all datasets, by id.
         rates: the rates of running jobs as text, by the id of their dataset.
         links: the edges by dataset.
+        warned: ids of the datasets with warnings.
     """
 
     rows: dict[str, DatasetRow] = {}
@@ -84,6 +85,7 @@ class GraphModel(msgspec.Struct):
     names: Mapping[str, str] = {}
     rates: Mapping[str, str] = {}
     links: DatasetLinks = msgspec.field(default_factory=lambda: DatasetLinks())
+    warned: Set[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Set the links of the edges."""
@@ -94,8 +96,21 @@ class GraphModel(msgspec.Struct):
         return self.healths.get(dataset, Health.new)
 
     def labels(self, dataset: str) -> tuple[str, ...]:
-        """Return the labels for the health of a dataset, the longest first."""
-        return list_health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
+        """Return the labels for the health of a dataset, the longest first. A mark shows its warnings."""
+        health = self.health(dataset)
+        if self.is_warned(dataset):
+            return (f"{WARNED}{health.glyph}", f"{WARNED}{health.glyph[:1]}", health.glyph)
+        return list_health_labels(health, self.jobs.get(dataset), self.rates.get(dataset, ""))
+
+    def style(self, dataset: str) -> str:
+        """Return the style of the labels of a dataset."""
+        style = self.health(dataset).style
+        return "warn" if style == "good" and self.is_warned(dataset) else style
+
+    def is_warned(self, dataset: str) -> bool:
+        """Return whether a dataset has warnings, and nothing more important is shown."""
+        shown = dataset in self.jobs or self.health(dataset) is Health.damaged
+        return dataset in self.warned and not shown
 
 
 class DatasetLinks:
@@ -315,7 +330,7 @@ class GraphDrawing:
         return spans + _edge_spans(line, heavy, x, len(line))
 
     def _label_spans(self, place: LabelPosition, node: str, line: str, limit: int | None) -> list[Span]:
-        row, health, labels = self.model.rows[node], self.model.health(node), self.model.labels(node)
+        row, style, labels = self.model.rows[node], self.model.style(node), self.model.labels(node)
         name = _format_name(row)
         lineage = "lineage" if node in self._lineage.nodes else ""
         spans = [(name[:2], "name" if row.derivative else "muted"), (name[2:], lineage)]
@@ -329,13 +344,10 @@ class GraphDrawing:
         if row.untrusted:
             spans.append((UNTRUSTED, "warn"))
         if not self._extra:
-            return [*spans, (_choose_label(labels, line, place.x + place.width, limit), health.style)]
+            return [*spans, (_choose_label(labels, line, place.x + place.width, limit), style)]
         if node in self.model.rates:  # while a job runs, its rate replaces the number of rows
-            return [
-                *spans,
-                (fit_width(choose_fitting(labels, self._extra + 1), self._extra + 1), health.style),
-            ]
-        spans.append((fit_width(choose_fitting(labels, _MARK_WIDTH), _MARK_WIDTH), health.style))
+            return [*spans, (fit_width(choose_fitting(labels, self._extra + 1), self._extra + 1), style)]
+        spans.append((fit_width(choose_fitting(labels, _MARK_WIDTH), _MARK_WIDTH), style))
         spans.append((right(_format_rows(row), _ROWS_WIDTH), "muted"))
         if self._extra == _EXTRAS[0]:
             spans.append((right(format_time(row.watermark)[:10], _TIME_WIDTH), "muted"))
@@ -583,7 +595,7 @@ class DatasetTable:
                 "lineage" if is_upstream or is_downstream else "",
             ),
             (_kind_value(row, self.model), "muted"),
-            (self._format_state(row, health), health.style),
+            (self._format_state(row, health), self.model.style(row.id)),
             (
                 ellipsize_middle(_format_remote(row), self._widths[_REMOTE]),
                 remotes.remote_badge_style(row.remotes),
@@ -607,11 +619,10 @@ class DatasetTable:
 
     def _format_state(self, row: DatasetRow, health: Health) -> str:
         labels = self.model.labels(row.id)
-        mark = (
-            choose_fitting(labels, _STATE_WIDTH - row.untrusted)
-            if len(labels) > 1
-            else f"{health.glyph} {health.word}"
-        )
+        if len(labels) > 1 and row.id in self.model.jobs:
+            mark = choose_fitting(labels, _STATE_WIDTH - row.untrusted)
+        else:
+            mark = f"{WARNED if self.model.is_warned(row.id) else ''}{health.glyph} {health.word}"
         return f"{UNTRUSTED if row.untrusted else ''}{mark}"
 
     def _format_inputs(self, row: DatasetRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, Literal
 
 import msgspec
@@ -18,7 +18,7 @@ from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetLinks, DatasetTab
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, Health
 from odf_tui.text.format import Span, ellipsize_middle
-from odf_tui.text.job_text import findings_verdict, has_findings, job_amounts, verified_head
+from odf_tui.text.job_text import findings_verdict, has_findings, job_amounts, verified_head, warnings_text
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
@@ -129,6 +129,8 @@ class DatasetCard(WrappedLines):
             self.reason = self.reason or f"{health.glyph} {printable(row.waiting.text)}"
         if health is Health.failed and jobs.ingest is not None and jobs.ingest.error is not None:
             lines += self._failure_lines(jobs.ingest.error)
+        elif jobs.ingest is not None and jobs.ingest.warnings:
+            lines.append([("why  ", "warn"), (warnings_text(jobs.ingest.warnings), "warn")])
         return lines
 
     def _failure_lines(self, error: Failure) -> list[list[Span]]:
@@ -242,17 +244,20 @@ class GraphView(LineView):
             self.reset()
         self._repaint({self._drawing.row_of(node) for node in changed})
 
-    def set_jobs(self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None) -> None:
-        """Show progress and rate of running jobs. Repaints the rows that changed.
+    def set_jobs(
+        self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None, warned: Set[str] = frozenset()
+    ) -> None:
+        """Show progress and rate of running jobs, and marks of warnings. Repaints the rows that changed.
 
         Args:
             jobs: the running jobs, by the id of their dataset.
             rates: their rates as text, by the id of their dataset.
+            warned: ids of the datasets with warnings.
         """
         model = self._model
-        concerned = [node for node in {**model.jobs, **jobs} if node in model.rows]
+        concerned = [node for node in {*model.jobs, *jobs, *(model.warned ^ warned)} if node in model.rows]
         before = {node: model.labels(node) for node in concerned}
-        model.jobs, model.rates = jobs, rates or {}
+        model.jobs, model.rates, model.warned = jobs, rates or {}, warned
         self._repaint(
             {self._drawing.row_of(node) for node in concerned if before[node] != model.labels(node)}
         )

@@ -27,7 +27,7 @@ from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
-from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
+from odf_tui.widgets.status_bar import DELETED, OTHER_VERSION, StatusLine
 
 LOGS: Final = 8
 """Maximum number of logs of ended jobs in memory."""
@@ -149,9 +149,13 @@ class JobsController(Controller):
         state = self.state
         if state.restarting:
             self.host.notice("starting the worker …")
+        elif state.worker == "stalled" and state.connection is not None:
+            self.host.notice(f"{state.connection.detail} – {state.connection.hint}", "warn")
         elif state.worker == "gone" and state.connection is not None:
             reason = (state.connection.detail or "no connection to the worker").splitlines()[0]
             what = "press R to stop it" if state.connection.busy else "press R to restart it"
+            if state.is_deleted:
+                what = "restore it and press R, or quit"
             self.host.notice(f"{reason}: {what}", "warn")
             state.jobs_outdated.send(None)  # its jobs are marked as interrupted
         self._show_worker()
@@ -160,10 +164,11 @@ class JobsController(Controller):
     def _show_worker(self) -> None:
         """Show the state of the worker. A worker of another version counts as present."""
         state = self.state
-        other = state.worker == "gone" and state.connection is not None and state.connection.busy
-        self.host.query_one(StatusLine).show_worker(
-            OTHER_VERSION if other else state.worker, state.worker_status
-        )
+        shown = state.worker
+        if state.worker == "gone" and state.connection is not None:
+            shown = OTHER_VERSION if state.connection.busy else shown
+            shown = DELETED if state.is_deleted else shown
+        self.host.query_one(StatusLine).show_worker(shown, state.worker_status)
         self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
 
     def restart_worker(self) -> None:

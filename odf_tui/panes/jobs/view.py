@@ -15,8 +15,9 @@ from textual.scroll_view import ScrollView
 from odf_engine.api import Committed, Job, JobState, Timestamp, WorkerStatus
 from odf_engine.api.readers.job_log import Entry, format_log_line, merge_log_entries
 from odf_engine.api.text import count_of, format_clock, printable, zone_label
-from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
+from odf_tui.state.app_state import WORKER_ENDED, WORKSPACE_DELETED, WorkerConnectionState
 from odf_tui.state.job_book import JobBook, is_commit, job_glyph
+from odf_tui.state.model import WARNED
 from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, right, wrapped
 from odf_tui.text.job_log_text import log_display_text
 from odf_tui.text.job_text import (
@@ -48,6 +49,8 @@ def worker_problem_lines(
         worker: the newest state of the connection.
         status: the newest status of the worker.
     """
+    if worker is not None and worker.state == "stalled":
+        return [*_problem_lines(worker.detail), [("  ", ""), (printable(worker.hint), "")]]
     if worker is not None and worker.state == "gone":
         return _lost_worker_lines(worker)
     if status is not None and status.spark == "failed":
@@ -70,11 +73,14 @@ def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
         lines.append(_restart_line(worker))
-    lines.append([("  ", ""), (_READABLE, "muted")])
+    if worker.detail != WORKSPACE_DELETED:
+        lines.append([("  ", ""), (_READABLE, "muted")])
     return lines
 
 
 def _restart_line(worker: WorkerConnectionState) -> list[Span]:
+    if worker.detail == WORKSPACE_DELETED:
+        return [("  Restore it and press ", ""), ("R", "key"), (", or quit with ", ""), ("q", "key")]
     if worker.detail != WORKER_ENDED:
         return [("  Press ", ""), ("R", "key"), (" to try again", "")]
     return [
@@ -455,7 +461,8 @@ class JobsView(LineView):
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
         return [
-            (f" {glyph} ", style),
+            (WARNED if job.warnings else " ", "warn"),
+            (f"{glyph} ", style),
             (fit_width(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
             (fit_width(ellipsize_middle(printable(job.target), name), name) + " ", ""),
             (fit_width(printable(words), room), how),
