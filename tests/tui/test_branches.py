@@ -35,13 +35,10 @@ spec:
 
 
 class Source(OpenWorkspace):
-    """A workspace whose worker does not start Spark before a job needs it."""
+    """A workspace that does not depend on the locale of the test."""
 
-    ui: UiConfig = UiConfig(ascii="never", theme="tide")  # type: ignore[assignment]  # not of the locale
+    ui: UiConfig = UiConfig(ascii="never", theme="tide")  # type: ignore[assignment]
     links: tuple[Any, ...] = (None,)
-
-    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
-        return await super().connect(start=start, warm=False)
 
 
 @pytest.fixture
