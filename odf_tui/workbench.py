@@ -74,6 +74,8 @@ class Workbench(Host):
         layout = self.state.layout
         for controller in self.loaded():
             controller.restore(layout)
+        if layout.tour:
+            self.load("features.tour.TourController")
         self.state.focus_pane(layout.pane if layout.pane in PANES else PANES[0])
         self.state.worker_changed.send(None)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._layout.apply_theme())

@@ -163,6 +163,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
     "features.proofs.ProofsController": {"prove_answer": "write_proof", "check_proof": "check_proof"},
     "features.administration.file_check.FileCheckController": {"check_workspace": "check"},
     "features.sql.controller.SqlController": {"sql": "open_query"},
+    "features.tour.TourController": {},
 }
 """Methods of the controllers that their first action loads, by action."""
 

@@ -28,7 +28,7 @@ class Situation(msgspec.Struct, frozen=True):
         pullable: whether a dataset can be pulled.
         remotes: whether a dataset has remotes.
         worker: the state of the connection: ``starting``, ``connected``, ``stalled`` or ``gone``.
-        up: what escape would leave: ``filter``, ``zoom`` or ``pane``, or "" for nothing.
+        up: what escape would leave: ``filter``, ``zoom``, ``pane`` or ``tour``, or "".
         findings: whether a verification found problems in the blocks that are shown.
         trail: whether a link was followed.
     """

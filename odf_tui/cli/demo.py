@@ -24,6 +24,7 @@ from odf_tui.cli.shared.job_progress import follow
 from odf_tui.cli.shared.options import OpenWorkstation, define_command
 from odf_tui.cli.shared.output import print_note, print_result
 from odf_tui.cli.shared.workspace import connect
+from odf_tui.state.saved_session import TOUR, SavedLayout, encode_layout, save_layout
 from odf_tui.theming.terminal import require_capable_terminal
 
 ORDER = 370
@@ -39,11 +40,14 @@ def command(folder: Path, no_tui: bool) -> OpenWorkstation | None:
         except UsageError as error:
             hint = "to print the results instead, use odf demo --no-tui"
             raise UsageError(error.message, hint=hint) from None
+    is_new = not (folder / ".odf").is_dir()
     workspace = _workspace(folder)
     requests = workspace.make_demo()
     if no_tui:
         _run_and_print(workspace, folder, requests)
         return None
+    if is_new:
+        save_layout(workspace.folder, encode_layout(SavedLayout(tour=list(TOUR))))
     # The workstation opens immediately and shows the running jobs.
     asyncio.run(_submit_jobs(workspace, requests))
     return OpenWorkstation(workspace.folder)

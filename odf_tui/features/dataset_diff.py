@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export, PinnedVersion, pa
+from odf_engine.api import CHANGE_COLUMN, Diff, DiffColumn, Difference, Export, PinnedVersion, pa
 from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
@@ -39,7 +39,8 @@ _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
 class DiffWindow:
     """The rows of a difference as texts: the kind of change, then one column for each compared column.
 
-    The columns with the most changes follow the key, where they are visible first.
+    The columns with the most changes follow the key, where they are visible first. Times come last: the
+    event time of a corrected row usually changes with its values.
 
     Attributes:
         difference: the difference.
@@ -55,7 +56,8 @@ class DiffWindow:
         self._rows = rows
         self.row_count = rows.row_count
         self.shown = sorted(
-            difference.columns, key=lambda column: (not column.key, -difference.by_column.get(column.name, 0))
+            difference.columns,
+            key=lambda column: (not column.key, _is_time(column), -difference.by_column.get(column.name, 0)),
         )
         names = [CHANGE_COLUMN, *(column.name for column in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
@@ -87,7 +89,7 @@ class DiffWindow:
 
     def changed_column(self, row: int) -> str | None:
         """Return the first column whose value differs, or None if the entire row was added or removed."""
-        texts = self.formatter(row, 1)
+        texts = self.formatter(row, 1, range(len(self.shown)))
         if texts.changes[0] != "changed":
             return None
         return next((name for name, _, _, differs in texts.cells(0, only_changed=False) if differs), None)
@@ -120,6 +122,10 @@ def open_difference(window: DiffWindow) -> LoadedWindow | None:
 
 def _is_number(kind: str | None) -> bool:
     return kind is not None and kind.startswith(_NUMBERS)
+
+
+def _is_time(column: DiffColumn) -> bool:
+    return (column.new_type or column.old_type or "").startswith("timestamp")
 
 
 class DifferenceRows(RowTable):

@@ -111,7 +111,7 @@ class PaneLayout(Controller):
             pullable=any(row.polls or row.derivative or row.has_pull_remote for row in rows),
             remotes=state.has_remotes,
             worker=state.worker,
-            up=up or ("pane" if state.pane != PANES[0] else ""),
+            up=up or ("pane" if state.pane != PANES[0] else "tour" if state.layout.tour else ""),
             findings=bool(blocks.findings),
             trail=bool(self.navigator.trail),
         )

@@ -153,6 +153,7 @@ class Host(Screen[None], inherit_bindings=False):
             self.notice(refusal, "warn")
             return
         bindings.run(self.load(bindings.CONTROLLER_OF[action]), action)
+        self.state.performed.send(action)
         self.state.layout_changed.send(None)
 
     def situation(self) -> Situation:

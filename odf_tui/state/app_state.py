@@ -125,6 +125,7 @@ class AppState:
         worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
         pane_changed: a pane was focused; its name.
         layout_changed: the layout must be saved.
+        performed: an action was performed; its id.
         second: sent once a second while jobs run.
     """
 
@@ -151,6 +152,7 @@ class AppState:
         self.worker_changed = Signal[None]()
         self.pane_changed = Signal[str]()
         self.layout_changed = Signal[None]()
+        self.performed = Signal[str]()
         self.second = Signal[None]()
 
     @property

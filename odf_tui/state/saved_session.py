@@ -27,6 +27,8 @@ from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.fingerprint import data_fingerprint, file_fingerprint
 from odf_engine.errors import OdfError
 
+TOUR: Final = ("differences", "trace", "verify")
+"""The actions of the tour, in order."""
 MAX_RECENT: Final = 8
 MAX_DATASETS: Final = 200
 _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -76,6 +78,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         columns: the arrangements of columns, by id of the dataset; the newest last.
         wrap: whether lines of logs are wrapped, or None for the default.
         recent: ids of the recent choices of the palette, the newest first.
+        tour: the actions whose hints the tour still shows.
         query: the text of the SQL editor, if it differs from the first one.
         seen_warnings: when the jobs ended whose warnings the user has seen.
     """
@@ -91,6 +94,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     columns: dict[str, ColumnLayout] = {}
     wrap: bool | None = None
     recent: list[str] = []
+    tour: list[str] = []
     query: str = ""
     seen_warnings: list[str] = []
 

@@ -83,6 +83,7 @@ class FakeHost:
         notices: (text, style) of each notice.
         dialogs: the dialogs that were opened.
         performed: ids of actions that controllers ran.
+        loaded: names of controllers that were loaded.
         timers: the timers that were started.
         focus: the widget that got the focus last.
     """
@@ -95,6 +96,7 @@ class FakeHost:
         self.notices: list[tuple[str, str]] = []
         self.dialogs: list[Any] = []
         self.performed: list[str] = []
+        self.loaded: list[str] = []
         self.timers: list[FakeTimer] = []
         self.classes: set[str] = set()
         self.focus: Any = None
@@ -105,6 +107,10 @@ class FakeHost:
     @property
     def top(self) -> Any:
         return self.dialogs[-1] if self.dialogs else self
+
+    def load(self, name: str) -> None:
+        """Note the name of a controller."""
+        self.loaded.append(name)
 
     @property
     def last_notice(self) -> str:

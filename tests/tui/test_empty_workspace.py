@@ -27,6 +27,7 @@ from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import DataFileDialog
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.state.saved_session import TOUR
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
 from tests.tui.data_files import infer_manifest
@@ -98,6 +99,7 @@ async def test_the_demo_is_made_after_a_confirmation(tmp_path: Path) -> None:
     assert "port-haven.smoke-and-breath" in [row.name for row in fakes.state.datasets]
     assert fakes.state.pane == "jobs"
     assert moves == ["last"]
+    assert fakes.host.loaded == ["features.tour.TourController"] and fakes.state.layout.tour == list(TOUR)
     assert "the workspace is not empty" in (guard(Situation(datasets=1)) or "")
 
 

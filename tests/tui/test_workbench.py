@@ -14,6 +14,7 @@ from odf_tui.app import Workstation
 from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.panes.blocks.view import PAGE
 from odf_tui.state.model import Health, sort_by_dependency
+from odf_tui.state.saved_session import TOUR, SavedLayout, encode_layout, save_layout
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.haven import AIR, STATIONS, TIDES, append, create_root, dataset, did
@@ -311,3 +312,19 @@ def test_an_interrupted_pull_makes_its_dataset_failed(source: Scenario) -> None:
     assert fakes.state.healths[job.dataset] is Health.running
     fakes.state.apply_events([source.changed(replace(job, state=JobState.interrupted))])
     assert fakes.state.healths[job.dataset] is Health.failed
+
+
+async def test_the_tour_shows_a_hint_until_its_action_was_performed(source: Scenario) -> None:
+    save_layout(source.folder, encode_layout(SavedLayout(tour=list(TOUR))))
+    async with driven(source, (80, 24)) as drive:
+        assert "tour 1/3 · 3 d p: what the newest block" in drive.text()
+        await drive.press("3", "d", "escape")
+        assert "tour 2/3 · w on a row" in drive.text()
+        await drive.press("w", "escape")
+        assert "tour 3/3 · v" in drive.text()
+        assert drive.bench.collect_layout().tour == ["verify"]
+        await drive.press("escape")  # leaves pane 3
+        assert "tour 3/3" in drive.text()
+        await drive.press("escape")
+        assert "tour" not in drive.text()
+        assert drive.bench.collect_layout().tour == []

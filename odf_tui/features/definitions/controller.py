@@ -53,6 +53,7 @@ from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Controller, Host, dataset_task, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
+from odf_tui.state.saved_session import TOUR
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
@@ -614,6 +615,8 @@ class DefinitionsController(Controller):
             return
         requests = await asyncio.to_thread(self.workspace.make_demo)
         self.host.notice("demo created; pane 4 shows the jobs that pull and verify it")
+        self.state.layout.tour = list(TOUR)
+        self.host.load("features.tour.TourController")
         self.state.datasets_outdated.send(None)
         if self.host.has_class("-narrow"):
             self.state.focus_pane("jobs")  # a narrow screen shows it below the graph

@@ -77,6 +77,7 @@ class ProvenanceController(Controller):
             dataset, name, offset, column or "", self.workspace.rows, is_data_column=is_value
         )
         session.column = column
+        self.state.performed.send("trace")
         ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._show_trace(session, ended.set_result)
         return await ended
