@@ -79,6 +79,9 @@ from odf_engine.identity.ownership_proof import verify_proof as verify_proof
 from odf_engine.identity.ownership_proof import verify_signature as verify_signature
 from odf_engine.ingest.inference.declared_table import DeclaredTable as DeclaredTable
 from odf_engine.ingest.inference.file_conversion import FORMATS as FORMATS
+from odf_engine.ingest.inference.file_groups import FileGroup as FileGroup
+from odf_engine.ingest.inference.file_groups import group_files as group_files
+from odf_engine.ingest.inference.file_groups import resolve_pattern as resolve_pattern
 from odf_engine.ingest.inference.file_inference import MAX_ROWS as MAX_ROWS
 from odf_engine.ingest.inference.file_inference import NUMBER_FORMS as NUMBER_FORMS
 from odf_engine.ingest.inference.file_inference import TYPES as TYPES

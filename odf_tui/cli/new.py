@@ -32,7 +32,12 @@ MEANINGS = "create template"
 @click.option("--root", is_flag=True, help="Root dataset with a polling source.")
 @click.option("--push", is_flag=True, help="Root dataset with a push source.")
 @click.option("--derivative", is_flag=True, help="Derivative dataset: a query over other datasets.")
-@click.option("--from", "source", metavar="FILE|URL", help="Root dataset with the rows of this file.")
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE|PATTERN|URL",
+    help="Root dataset with the rows of this file, or of all files of a pattern.",
+)
 @click.option("--member", default="", metavar="TABLE", help="Take only this table of a collection.")
 def command(name: str, root: bool, push: bool, derivative: bool, source: str | None, member: str) -> None:
     alias = DatasetAlias.parse(name)

@@ -23,10 +23,12 @@ from odf_engine.errors import (
 )
 from odf_engine.ingest.fetch import shared_downloads
 from odf_engine.ingest.fetch.shared_downloads import SharedDownloads
+from odf_engine.ingest.inference.file_groups import FileGroup, group_files, resolve_pattern
 from odf_engine.ingest.inference.table_collection import open_tables, propose_manifests
 from odf_engine.metadata.model import (
     Csv,
     DatasetSnapshot,
+    FilesGlob,
     SetInfo,
     SetLicense,
     SetPollingSource,
@@ -427,3 +429,25 @@ def test_an_archive_that_is_damaged_is_an_error(tmp_path: Path, reporter: Record
     (tmp_path / "encrypted.zip").write_bytes(data)
     with pytest.raises(BadData, match="encrypted"):
         propose(tmp_path, "encrypted.zip", reporter)
+
+
+def test_files_whose_names_differ_in_numbers_are_one_dataset(tmp_path: Path) -> None:
+    files = [
+        ("a/week-2024-01.csv", 10), ("a/week-2024-02.csv", 20), ("a/other.csv", 1), ("b/week-1.csv", 1),
+        ("c/1.csv", 1), ("c/2.csv", 1), ("c/x.csv", 1), ("d [1]/1.csv", 1), ("d [1]/2.csv", 1),
+    ]  # fmt: skip
+    # `*.csv` would also match c/x.csv.
+    assert group_files(files) == [FileGroup("a/week-*.csv", 2, 30)]
+
+
+def test_a_pattern_is_proposed_as_a_source_of_files(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, text in ((1, "id\n1\n"), (2, "id,name\n1,a\n2,b\n")):
+        (tmp_path / f"in/week-{number}.csv").write_text(text)
+    (snapshot,) = propose(tmp_path, "in/week-*.csv", Recorder()).values()
+    source = source_of(snapshot)
+    assert isinstance(source.fetch, FilesGlob) and source.fetch.path == "in/week-*.csv"
+    assert columns(snapshot) == ["id BIGINT NOT NULL", "name STRING"]  # of the newest file
+    with pytest.raises(NotFound, match="no file matches"):
+        propose(tmp_path, "in/month-*.csv", Recorder())
+    assert resolve_pattern("in/week-1.csv", tmp_path) == ("in/week-1.csv", "")

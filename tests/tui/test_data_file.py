@@ -345,6 +345,35 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
         assert app.result.problem.startswith("not a text file")
 
 
+async def test_files_with_similar_names_are_offered_as_one_dataset(source: Scenario) -> None:
+    (source.folder / "in").mkdir()
+    for number in (1, 2):
+        (source.folder / f"in/week-{number}.csv").write_text(CSV)
+    imported: list[ImportedFile] = []
+
+    def pick(picker: DataFilePicker) -> str:
+        choice = picker._choices[0]
+        assert choice.remark.startswith("2 files, one dataset")
+        return choice.id
+
+    def dialog(opened: DataFileDialog) -> ImportedFile:
+        sample = load_sample("in/week-2.csv", source.folder, Reporter())
+        imported.append(ImportedFile(infer_file(sample, FileChoices(), Reporter()), FileChoices()))
+        return imported[0]
+
+    def name(prompt: PromptDialog) -> str:
+        assert prompt._value == "week"
+        return "weeks"
+
+    fakes = Fakes(
+        source, answers=[pick, name, dialog, "add"], widgets={GraphView: SimpleNamespace(selected="")}
+    )
+    DefinitionsController(fakes.context)._add_from_data_file()
+    await fakes.host.stories()
+    (manifest,) = source.folder.rglob("weeks.yaml")
+    assert "kind: FilesGlob\n        path: in/week-*.csv" in manifest.read_text()
+
+
 async def test_inferred_manifest_is_written_after_confirmation(source: Scenario, tmp_path: Path) -> None:
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())

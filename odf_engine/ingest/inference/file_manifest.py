@@ -69,7 +69,12 @@ def example_file(location: str) -> InferredFile:
 
 
 def manifest_text(
-    location: str, name: str, file: InferredFile, problem: str = "", declared: DeclaredTable | None = None
+    location: str,
+    name: str,
+    file: InferredFile,
+    problem: str = "",
+    declared: DeclaredTable | None = None,
+    pattern: str = "",
 ) -> str:
     """Return the manifest of a dataset.
 
@@ -79,13 +84,13 @@ def manifest_text(
         found: format and columns.
         problem: why the columns are only an example, or "" if they are not.
         declared: what metadata say about the table, or None without metadata.
+        pattern: the pattern of the files of the dataset, or "" for the single file at the location.
     """
     declared = declared or DeclaredTable(location=location)
     plan = _ReadPlan(file)
     lines = [
         "- kind: SetPollingSource",
-        "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
-        *_fetch_lines(location, file),
+        *_fetch_lines(location, file, pattern),
         *_prepare_lines(file),
         *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file, declared)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
@@ -125,7 +130,19 @@ def _about_lines(declared: DeclaredTable) -> list[str]:
     return lines
 
 
-def _fetch_lines(location: str, file: InferredFile) -> list[str]:
+def _fetch_lines(location: str, file: InferredFile, pattern: str) -> list[str]:
+    if pattern:
+        return [
+            "  # Each pull ingests the new files, by name. Paths are relative to the workspace folder.",
+            "  fetch:", "    kind: FilesGlob", f"    path: {_yaml_scalar(pattern)}", "    order: ByName",
+        ]  # fmt: skip
+    return [
+        "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
+        *_file_fetch_lines(location, file),
+    ]
+
+
+def _file_fetch_lines(location: str, file: InferredFile) -> list[str]:
     if file.paging:
         arguments = [("--url", location), *_option_pairs(file.paging)]
         lines = [" ".join(json.dumps(word, ensure_ascii=False) + "," for word in pair) for pair in arguments]

@@ -32,6 +32,7 @@ from odf_engine.ingest.inference.declared_table import (
     infer_table,
 )
 from odf_engine.ingest.inference.file_conversion import FORMATS, is_workbook
+from odf_engine.ingest.inference.file_groups import resolve_pattern
 from odf_engine.ingest.inference.file_inference import FileChoices, InferredFile
 from odf_engine.ingest.inference.file_manifest import manifest_text
 from odf_engine.ingest.inference.file_sample import (
@@ -150,7 +151,7 @@ def propose_manifests(
     """Yield the manifest of each table of a file or collection.
 
     Args:
-        location: a path, relative to the workspace, or URL.
+        location: a path, relative to the workspace, a pattern such as ``in/*.csv``, or URL.
         name: the dataset name; of a collection the start of the names.
         folder: the folder of the workspace.
         reporter: receives warnings, and cancels the inference.
@@ -160,13 +161,15 @@ def propose_manifests(
         UsageError: the file is no collection, and has no member.
         OdfError: no table can be read.
     """
-    with open_tables(location, folder, reporter) as collection:
+    newest, pattern = resolve_pattern(location, folder)
+    with open_tables(newest, folder, reporter) as collection:
         tables = collection.tables
         if member and not tables[0].name:
             raise UsageError(f"{location} is not a collection of tables", hint="leave out --member")
         if member or not collection.is_collection:
             table = collection.find(member) if member else tables[0]
-            yield manifest_text(table.location, name, collection.infer(table, reporter), declared=table)
+            file = collection.infer(table, reporter)
+            yield manifest_text(table.location, name, file, declared=table, pattern=pattern)
             return
         problem: OdfError | None = None
         proposed = 0
@@ -178,7 +181,7 @@ def propose_manifests(
                 reporter.warn(f"{table.label}: left out: {error.message}", "left-out")
                 continue
             proposed += 1
-            yield manifest_text(table.location, f"{name}.{table.name}", file, declared=table)
+            yield manifest_text(table.location, f"{name}.{table.name}", file, declared=table, pattern=pattern)
         if problem is not None and not proposed:
             raise problem
 

@@ -24,6 +24,7 @@ from odf_engine.api import (
     load_choices,
     load_table,
     manifest_text,
+    resolve_pattern,
     suggest_name,
 )
 from odf_engine.api.model import DatasetRow, PendingEvent
@@ -243,17 +244,18 @@ class DefinitionsController(Controller):
         """Add a dataset from a data file: a path, relative to the workspace or absolute, or a URL."""
         await self._add_inferred(source)
 
-    async def _add_inferred(self, source: str) -> None:
+    async def _add_inferred(self, location: str) -> None:
         folder = self.workspace.folder
+        source, pattern = await asyncio.to_thread(resolve_pattern, location, folder)
         table = await self._choose_table(source)
         if table is None:
             return
         name = await self._ask_name(
-            suggest_name(table.entry if table.name else source, self._dataset_names())
+            suggest_name(table.entry if table.name else location, self._dataset_names())
         )
         if not name:
             return
-        title, text, answer = f"{name} from {table.label}", "", "back"
+        title, text, answer = f"{name} from {pattern or table.label}", "", "back"
         choices = await asyncio.to_thread(_read_choices, table, folder)
         imported: ImportedFile | None = ImportedFile(None, choices)
         while answer == "back":
@@ -266,7 +268,7 @@ class DefinitionsController(Controller):
             problem = " ".join(imported.problem.split())
             file = imported.found or example_file(table.location)
             problem = f"Example columns: {problem}" if problem else ""
-            text = manifest_text(table.location, name, file, problem, table)
+            text = manifest_text(table.location, name, file, problem, table, pattern)
             answer = "edit"
             if not imported.edits:
                 answer = await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _BACK))

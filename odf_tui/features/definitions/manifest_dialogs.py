@@ -16,9 +16,9 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.api import RemoteInputs, ValidateResult, is_url
+from odf_engine.api import RemoteInputs, ValidateResult, group_files, is_url
 from odf_engine.api.model import PendingEvent
-from odf_engine.api.text import format_bytes, printable
+from odf_engine.api.text import count_of, format_bytes, printable
 from odf_engine.errors import OdfError, has_surrogates
 from odf_tui.text.format import Span
 from odf_tui.text.highlight import yaml_spans
@@ -368,19 +368,28 @@ class DataFilePicker(PickerDialog):
     """Selects a data file of the workspace, or any path or URL that is typed."""
 
     def __init__(self, folder: Path, files: Sequence[tuple[str, int]]) -> None:
-        choices = [Choice(path, path, remark=format_bytes(bytes_)) for path, bytes_ in files]
+        choices = [
+            Choice(
+                group.pattern,
+                group.pattern,
+                remark=f"{count_of(group.files, 'file')}, one dataset · {format_bytes(group.size)}",
+            )
+            for group in group_files(files)
+        ]
+        choices += [Choice(path, path, remark=format_bytes(bytes_)) for path, bytes_ in files]
         super().__init__("Data file of the new dataset", choices, typing=True)
         self._folder = folder
 
     def on_mount(self) -> None:
         """Set the placeholder of the input."""
-        self.query_one(Input).placeholder = "part of a path below, another path, or a URL"
+        self.query_one(Input).placeholder = "part of a path below, another path, a pattern, or a URL"
 
     def find_choices(self, text: str) -> list[Choice]:
         """Return the files that match a text; a complete path or URL comes first."""
         choices = super().find_choices(text)
         known = {choice.id for choice in choices}
-        typed = is_url(text) or (self._folder / Path(text).expanduser()).is_file()
+        is_known = is_url(text) or (self._folder / Path(text).expanduser()).is_file()
+        typed = is_known or "*" in text
         return (
             [Choice(text, text, remark="as typed"), *choices]
             if text and typed and text not in known
