@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
@@ -19,12 +20,21 @@ from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import NotFound, Unsupported
 from odf_engine.ingest.fetch.files_glob import glob_folder, read_state
 from odf_engine.ingest.fetch.model import LAST_MODIFIED, file_stamp, hash_file
-from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, is_filter
 from odf_engine.ingest.read.error_location import line_excerpt
 from odf_engine.ingest.read.json_lines import load
 from odf_engine.ingest.read.text_file import csv_file, csv_rows, first_row
 from odf_engine.ingest.source_lines import SourceLine, SourceLines
-from odf_engine.metadata.model import Csv, FilesGlob, NdJson, ReadStep, SetPollingSource, SourceState, Url
+from odf_engine.metadata.model import (
+    Csv,
+    FilesGlob,
+    NdJson,
+    Pipe,
+    ReadStep,
+    SetPollingSource,
+    SourceState,
+    Url,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -94,11 +104,14 @@ def find_rows(
     Raises:
         NotTrusted: the dataset is by a third party, and is not trusted.
         NotFound: a file does not exist, or differs from the ingested one.
-        Unsupported: the source is not a local file, or its format has no lines.
+        Unsupported: the source is not a local file, its format has no lines, or a command prepares it.
         OdfError: a file cannot be read.
         Cancelled: the job was cancelled.
     """
     Trust(workspace).require_trust(entry)
+    for step in source.prepare or ():
+        if isinstance(step, Pipe) and not is_filter(step):  # it may do more than convert the file
+            raise Unsupported(f"the file was prepared by the command {shlex.join(step.command)}")
     positions: dict[int, RowPosition] = {}
     limits = PrepareLimits.of(workspace.config)
     for path in _source_files(workspace, source.fetch, state, reporter):

@@ -78,7 +78,7 @@ def position_texts(positions: Iterable[SourcePosition]) -> list[str]:
 
 
 def source_positions(step: TraceStep) -> Iterator[SourcePosition]:
-    """Yield the positions in files behind a step, those of each dataset newest first."""
+    """Yield the positions in files behind a step: for each dataset, the newest first."""
     for source in reversed(step.sources):
         yield from (position for position in source.positions if position.place)
     for feed in step.feeds:

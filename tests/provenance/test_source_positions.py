@@ -125,7 +125,7 @@ def test_json_lines_and_columns_copied_by_a_query_are_found(rooted: Rooted) -> N
         (polling(Url("https://a.example/x.csv")), "the fetched file is not kept"),
         (polling(Url("y.csv")), "y.csv no longer exists"),
         (SetPollingSource(fetch=Url("x.csv"), read=Json(), merge=Snapshot(["city"])), "only CSV and NDJSON"),
-        (polling(Url("x.csv"), prepare=[Pipe(["false"])]), "command false"),
+        (polling(Url("x.csv"), prepare=[Pipe(["touch", "made"])]), "prepared by the command touch made"),
     ],
 )
 def test_rows_without_a_readable_file_have_a_reason(
@@ -136,6 +136,7 @@ def test_rows_without_a_readable_file_have_a_reason(
     rooted.commit(root, [source])
     rooted.rows(root, (1, "a", 1))
     assert reason in source_of(rooted, root, (0, 0)).unlocated
+    assert not (rooted.workspace.folder / "made").exists()
 
 
 def test_a_modified_file_has_no_positions(rooted: Rooted) -> None:
