@@ -109,7 +109,8 @@ class RefStore:
             return []
         except OSError as error:
             problem = f"the references cannot be read: {error.strerror}"
-            raise NotFound(problem, where=str(self.folder)) from error
+            hint = "check the permissions of the folder, and the disk"
+            raise NotFound(problem, where=str(self.folder), hint=hint) from error
         return sorted(name for name in names if not name.startswith("."))
 
     def compare_and_set(

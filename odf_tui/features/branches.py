@@ -181,7 +181,7 @@ class BranchesScreen(Dialog[str]):
         self._controller.read(self._row, partial(self._show, name))
 
     def _show(self, name: str, branches: Sequence[Branch] | None, error: str) -> None:
-        if not self.is_attached:
+        if not self.query(BranchList):  # closed since
             return
         row = self._controller.state.row_of(self._row.id) or self._row
         if branches is None:
@@ -209,6 +209,8 @@ class BranchesScreen(Dialog[str]):
         self.action_open()
 
     def _describe(self) -> None:
+        if not self.query("#about-branch"):  # not composed yet: it is shown after the first read
+            return
         text, style = self._message
         lines: list[list[Span]] = [[(f" {printable(text)}", style)], []] if text else []
         lines += about_lines(self.list.branch, self.list.names, self._controller.jobs_of(self._row))

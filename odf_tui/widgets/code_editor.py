@@ -53,7 +53,7 @@ class CodeEditor(TextArea):
                 "odf",
                 base_style=palette["base"],
                 cursor_style=palette["base"] + Style(reverse=True),
-                selection_style=palette["cursor"],
+                selection_style=Style(reverse=True),  # readable with all colours of the text
                 bracket_matching_style=Style(bold=True, underline=True),
                 syntax_styles={name: palette[name] for name in _STYLES},
             )

@@ -138,7 +138,7 @@ def open_workstation(home: Path) -> str:
 
     with (
         mock.patch.object(terminal, "require_capable_terminal", lambda: None),
-        mock.patch.object(Workstation, "run", lambda station: asyncio.run(drive(station))),
+        mock.patch.object(Workstation, "run", lambda station, **_: asyncio.run(drive(station))),
         mock.patch.object(OpenWorkspace, "connect", LonelySource.connect),
     ):
         start.run(home)
