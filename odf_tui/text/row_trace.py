@@ -78,7 +78,7 @@ def position_texts(positions: Iterable[SourcePosition]) -> list[str]:
 
 
 def source_positions(step: TraceStep) -> Iterator[SourcePosition]:
-    """Yield the positions in files behind a step: for each dataset, the newest first."""
+    """Yield the source positions of a step and its inputs, newest first within a dataset."""
     for source in reversed(step.sources):
         yield from (position for position in source.positions if position.place)
     for feed in step.feeds:

@@ -124,6 +124,7 @@ def test_json_lines_and_columns_copied_by_a_query_are_found(rooted: Rooted) -> N
     [
         (polling(Url("https://a.example/x.csv")), "the fetched file is not kept"),
         (polling(Url("y.csv")), "y.csv no longer exists"),
+        (polling(Url("file://[y.csv")), "Invalid"),
         (SetPollingSource(fetch=Url("x.csv"), read=Json(), merge=Snapshot(["city"])), "only CSV and NDJSON"),
         (polling(Url("x.csv"), prepare=[Pipe(["touch", "made"])]), "prepared by the command touch made"),
     ],

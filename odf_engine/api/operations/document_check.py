@@ -48,7 +48,7 @@ def check_document(workspace: Workspace, document: Document[Any]) -> list[str]:
 
 
 def _flow_names(workspace: Workspace, document: Document[Any]) -> list[str]:
-    """Return the names of flows that can be targets: those of the workspace if an alert has their events."""
+    """Return the flow names that an alert can have as targets, or [] if it has no events of flows."""
     if not isinstance(document, Alert) or not any(kind.startswith("Flow") for kind in document.spec.kinds):
         return []
     return list(Documents(workspace.odf, Flow).stamps())

@@ -372,7 +372,7 @@ class RootOrigin(NamedTuple):
     """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`.
 
     Attributes:
-        declared: for each of ``sources`` the polling source, or None for pushed rows, and its state.
+        declared: the polling source and its state for each of ``sources``. Pushed rows have no source.
     """
 
     transactions: list[ProducingTransaction]

@@ -49,7 +49,7 @@ def locate_sources(
             positions = find_rows(workspace, entry, declared, state, rows, reporter)
         except Cancelled:
             raise
-        except (OdfError, OSError) as error:
+        except (OdfError, OSError, ValueError) as error:  # ValueError: an invalid URL, for example
             reason = error.message if isinstance(error, OdfError) else str(error)
             located.append(replace(source, unlocated=reason))
             continue

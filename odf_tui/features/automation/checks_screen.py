@@ -1,4 +1,4 @@
-"""ChecksScreen: the checks of the workspace, with the results of those of one dataset."""
+"""ChecksScreen: the checks of the workspace, and the check results of one dataset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COMMITS: Final = 20
 
 
 class ChecksScreen(DocumentsScreen[CheckDefinition]):
-    """Lists all checks, those of a dataset first, and tries and runs them.
+    """Lists all checks, with the checks of one dataset first, and tries and runs them.
 
     Args:
         host: has the workspace and the jobs, and shows notices.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from odf_tui.services.controller import Host
 
 _WIDE: Final = 90
-"""Width of the list in cells from which it shows all columns."""
+"""Minimum width in cells of a list with all columns."""
 _SYSTEM_COLUMNS: Final = ("offset", "op", "system_time")
 STATE_STYLES: Final = {
     "active": "good", "running": "busy", "paused": "warn", "new": "warn", "changed": "warn", "invalid": "bad",
