@@ -11,7 +11,7 @@ from odf_tui.services.controller import Controller, Host
 from odf_tui.state.saved_session import TOUR
 
 _HINTS: Final = {
-    "differences": "3 d p: what the newest block of the dataset changed",
+    "differences": "select stations, then 3 d p: its newest changes",
     "trace": "w on a row: its cause, down to the line of the file",
     "verify": "v: replay the dataset, which proves its rows",
 }

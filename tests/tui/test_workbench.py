@@ -317,7 +317,7 @@ def test_an_interrupted_pull_makes_its_dataset_failed(source: Scenario) -> None:
 async def test_the_tour_shows_a_hint_until_its_action_was_performed(source: Scenario) -> None:
     save_layout(source.folder, encode_layout(SavedLayout(tour=list(TOUR))))
     async with driven(source, (80, 24)) as drive:
-        assert "tour 1/3 · 3 d p: what the newest block" in drive.text()
+        assert "tour 1/3 · select stations, then 3 d p" in drive.text()
         await drive.press("3", "d", "escape")
         assert "tour 2/3 · w on a row" in drive.text()
         await drive.press("w", "escape")
