@@ -46,10 +46,15 @@ if TYPE_CHECKING:
     from odf_engine.metadata import yaml as metadata_yaml
     from odf_engine.net import download as net_download
     from odf_engine.net import http_client as http_client
+    from odf_engine.publication import catalog as catalog
+    from odf_engine.publication import citation as citation
+    from odf_engine.publication import crate as crate
+    from odf_engine.publication import crate_data as crate_data
     from odf_engine.rows import as_at as as_at
     from odf_engine.rows import diff as diff
     from odf_engine.rows import execution as query_execution
     from odf_engine.rows import export as row_export
+    from odf_engine.rows import latest_state as latest_state
     from odf_engine.rows import projection as projection
     from odf_engine.rows import query_proof as query_proof
     from odf_engine.rows import query_results as query_results
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from odf_engine.storage import scratch as scratch
     from odf_engine.sync import recorded_sync as recorded_sync
     from odf_engine.sync.remotes import transports as transports
+    from odf_engine.tables import dataset_tables as dataset_tables
     from odf_engine.workspace import block_warnings as block_warnings
     from odf_engine.workspace import dataset_folders as dataset_folders
     from odf_engine.workspace import dataset_summary as dataset_summary
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
     from odf_engine.workspace.definitions import definition as definitions
     from odf_engine.workspace.definitions import definition_update as definition_update
     from odf_engine.workspace.definitions import query_check as query_check
+    from odf_engine.workspace.documents import private_source as private_source
     from odf_engine.workspace.documents import store as document_store
 else:
     block_search = LazyModule("odf_engine.chain.block_search")
@@ -109,10 +116,15 @@ else:
     metadata_yaml = LazyModule("odf_engine.metadata.yaml")
     net_download = LazyModule("odf_engine.net.download")
     http_client = LazyModule("odf_engine.net.http_client")
+    catalog = LazyModule("odf_engine.publication.catalog")
+    citation = LazyModule("odf_engine.publication.citation")
+    crate = LazyModule("odf_engine.publication.crate")
+    crate_data = LazyModule("odf_engine.publication.crate_data")
     as_at = LazyModule("odf_engine.rows.as_at")
     diff = LazyModule("odf_engine.rows.diff")
     query_execution = LazyModule("odf_engine.rows.execution")
     row_export = LazyModule("odf_engine.rows.export")
+    latest_state = LazyModule("odf_engine.rows.latest_state")
     projection = LazyModule("odf_engine.rows.projection")
     query_proof = LazyModule("odf_engine.rows.query_proof")
     query_results = LazyModule("odf_engine.rows.query_results")
@@ -127,6 +139,7 @@ else:
     scratch = LazyModule("odf_engine.storage.scratch")
     recorded_sync = LazyModule("odf_engine.sync.recorded_sync")
     transports = LazyModule("odf_engine.sync.remotes.transports")
+    dataset_tables = LazyModule("odf_engine.tables.dataset_tables")
     block_warnings = LazyModule("odf_engine.workspace.block_warnings")
     dataset_folders = LazyModule("odf_engine.workspace.dataset_folders")
     dataset_summary = LazyModule("odf_engine.workspace.dataset_summary")
@@ -138,4 +151,5 @@ else:
     definitions = LazyModule("odf_engine.workspace.definitions.definition")
     definition_update = LazyModule("odf_engine.workspace.definitions.definition_update")
     query_check = LazyModule("odf_engine.workspace.definitions.query_check")
+    private_source = LazyModule("odf_engine.workspace.documents.private_source")
     document_store = LazyModule("odf_engine.workspace.documents.store")

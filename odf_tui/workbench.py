@@ -74,6 +74,9 @@ class Workbench(Host):
         layout = self.state.layout
         for controller in self.loaded():
             controller.restore(layout)
+        for signal in (self.state.datasets_changed, self.state.pane_changed):
+            # After every other handler: the SQL editor may cover the other panes.
+            signal.connect(lambda _: self.call_next(self._layout.arrange))
         if layout.tour:
             self.load("features.tour.TourController")
         self.state.focus_pane(layout.pane if layout.pane in PANES else PANES[0])

@@ -6,9 +6,11 @@ A time limit only keeps a test from hanging. It says nothing about speed.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import os
 import select
+import signal
 import socket
 import subprocess
 import threading
@@ -127,3 +129,9 @@ def process_state(pid: int) -> str:
 def is_running(pid: int) -> bool:
     """Return whether a process runs. A zombie does not."""
     return process_state(pid) not in ("", "Z")
+
+
+def send_to_another_thread(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a thread of a process that is not the main one, as a busy system may do."""
+    threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    ctypes.CDLL(None).tgkill(pid, max(threads), number)

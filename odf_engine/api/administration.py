@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -46,12 +47,16 @@ if TYPE_CHECKING:
     from odf_engine.api import flows as workspace_flows
     from odf_engine.api.operations import document_check, health
     from odf_engine.automation.alerts import metrics as workspace_metrics
+    from odf_engine.automation.flows import trial as flow_trial
+    from odf_engine.automation.flows.definition import Flow
+    from odf_engine.automation.flows.trial import FlowTrial
     from odf_engine.workspace.documents.document import Document
     from odf_engine.workspace.fsck import FsckReport
 else:
     workspace_alerts = LazyModule("odf_engine.api.alerts")
     document_check = LazyModule("odf_engine.api.operations.document_check")
     workspace_flows = LazyModule("odf_engine.api.flows")
+    flow_trial = LazyModule("odf_engine.automation.flows.trial")
     health = LazyModule("odf_engine.api.operations.health")
     workspace_metrics = LazyModule("odf_engine.automation.alerts.metrics")
 
@@ -350,6 +355,15 @@ class Administration(WorkspaceEntries):
     def write_metrics(self, path: Path) -> None:
         """Replace a file by metrics in the text format of Prometheus, atomically."""
         workspace_metrics.write_metrics(self._workspace, path)
+
+    def try_flow(self, flow: Flow) -> FlowTrial:
+        """Return what a run of a flow would do, and whether it can. Nothing is run or changed.
+
+        Raises:
+            NotFound: a target matches no dataset.
+            OdfError: a dataset cannot be read.
+        """
+        return flow_trial.try_flow(self._workspace, flow, time.time())
 
     def flows(self) -> workspace_flows.WorkspaceFlows:
         """Return the flows. The caller closes them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from odf_engine.api.dataset_chain import DatasetChain
-from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.plans.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.html_text import fields_html, text_html
@@ -34,8 +34,19 @@ from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.attachments import attachment_path
 from odf_engine.metadata.timestamp import parse_user_time
-from odf_engine.on_demand import definitions, metadata_yaml, row_scan, row_window
-from odf_engine.rows.as_at import PinnedVersion
+from odf_engine.on_demand import (
+    citation,
+    crate,
+    dataset_tables,
+    definitions,
+    latest_state,
+    metadata_yaml,
+    row_scan,
+    row_window,
+)
+from odf_engine.rows import PinnedVersion
+from odf_engine.worker.job_log import read_journal
+from odf_engine.worker.protocol import JobState
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes
@@ -44,9 +55,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.metadata.model import DataSchema, DatasetSnapshot
+    from odf_engine.publication.citation import Citation, CitedVersion
+    from odf_engine.publication.crate import CrateResult
     from odf_engine.rows.row_window import RowWindowReader
+    from odf_engine.tables import TableFormat
+    from odf_engine.tables.dataset_tables import WrittenTable
     from odf_engine.workspace.dataset_summary import Summary
 
+_MAX_JOBS: Final = 1000
+"""Maximum number of newest jobs that a search for a verification reads."""
 Moment = str | date | datetime
 """A time: text as ``2024-01-31`` or RFC 3339, a date (its first moment in UTC), or a datetime with a zone."""
 Version = int | Moment
@@ -459,6 +476,65 @@ class Dataset(DatasetChain):
         """
         return self._runner.run(Compact(self.id, dry_run=dry_run), self.name)
 
+    def write_table(
+        self, format: TableFormat, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> WrittenTable:
+        """Write a Delta Lake or Apache Iceberg table over the slices, or add what it lacks.
+
+        Commits keep the table current. Versions of a Delta table and ids of Iceberg snapshots are the numbers
+        of the blocks.
+
+        Args:
+            format: the format.
+            on_progress: receives the numbers of added versions and of versions to add.
+
+        Raises:
+            NotFound: a slice is missing, or the dataset has no columns yet.
+            Unsupported: the format does not have the type of a column.
+
+        >>> workspace["city.population"].write_table("delta").version > 2
+        True
+        """
+        return dataset_tables.write_table(self._entry.dataset, format, on_progress)
+
+    def write_latest_table(self, format: TableFormat, reporter: Reporter | None = None) -> WrittenTable:
+        """Write a Delta Lake or Apache Iceberg table of the latest state by key, or bring it up to date.
+
+        Its rows are a copy in one file, and its earlier versions cannot be read. Jobs that change a small
+        dataset update its tables.
+
+        Args:
+            format: the format.
+            reporter: receives rows, and can cancel.
+
+        Raises:
+            UsageError: the dataset has no primary key.
+            NotFound: it has no rows yet, or a slice is missing.
+            Unsupported: the format does not have the type of a column.
+        """
+        workspace, dataset = self._workspace, self._entry.dataset
+        return latest_state.write_latest_table(workspace.odf, dataset, format, reporter or Reporter())
+
+    def table_path(self, format: TableFormat, *, latest: bool = False) -> str:
+        """Return the folder of a table, or its URL in a store, whether or not it exists.
+
+        >>> Path(workspace["city.population"].table_path("iceberg", latest=True)).name
+        'iceberg-latest'
+        """
+        return dataset_tables.table_path(self._entry.dataset, format, latest=latest)
+
+    def remove_table(self, format: TableFormat, *, latest: bool = False) -> bool:
+        """Remove a table; return whether there was one. The slices remain.
+
+        Args:
+            format: the format.
+            latest: whether the table of the latest state is removed instead of the table of all rows.
+
+        >>> workspace["city.population"].remove_table("delta")
+        False
+        """
+        return dataset_tables.remove_table(self._entry.dataset, format, latest=latest)
+
     def verify(
         self, *, integrity: bool = False, recompute: bool = False, compatible: bool = False
     ) -> VerifyResult:
@@ -480,6 +556,68 @@ class Dataset(DatasetChain):
         request = Verify(self.id, integrity=integrity, recompute=recompute, compatible=compatible)
         return self._runner.run(request, self.name)
 
+    def cite(self, at: Version | None = None) -> Citation:
+        """Return the citation of a version, as text in APA style and as BibTeX.
+
+        Args:
+            at: a block, a tag or a time; by default the newest block.
+
+        Raises:
+            NotFound: there is no such version.
+
+        >>> workspace["city.population"].cite(at=0).sequence_number
+        0
+        """
+        return citation.cite(self._cited_version(at))
+
+    def write_crate(
+        self,
+        target: str | Path,
+        at: Version | None = None,
+        *,
+        with_data: bool = False,
+        reporter: Reporter | None = None,
+    ) -> CrateResult:
+        """Write a version as an RO-Crate: metadata, manifest, citation, lineage in PROV, hashes.
+
+        Args:
+            target: a ``.zip`` file, which is replaced; or a new folder.
+            at: as for :meth:`cite`.
+            with_data: include the blocks and the data of the dataset and of everything upstream.
+            reporter: receives the progress. By default it is shown as the progress of a job.
+
+        Raises:
+            Unsupported: the optional packages are not installed.
+            NotFound: there is no such version; or an upstream dataset is missing, with ``with_data``.
+            OdfError: the crate cannot be written.
+        """
+        version = self._cited_version(at)
+
+        def write(reporter: Reporter) -> CrateResult:
+            return crate.write_crate(
+                self._workspace,
+                version,
+                Path(target).expanduser().absolute(),
+                reporter,
+                with_data=with_data,
+                verification=self._last_verification(str(version.state.head)),
+            )
+
+        return self._runner.run_function(write, f"cite {self.name}") if reporter is None else write(reporter)
+
+    def _cited_version(self, at: Version | None) -> CitedVersion:
+        return citation.read_version(self._entry, None if at is None else version_text(at))
+
+    def _last_verification(self, head: str) -> dict[str, Any] | None:
+        """Return the result of the newest verification of a version in the journal of jobs."""
+        for job in read_journal(self._workspace.folder).jobs(_MAX_JOBS):
+            if job.kind == "verify" and job.dataset == self.id and job.state is JobState.done:
+                report = job.result_of(Verify)
+                if report is not None and report.head == head:
+                    fields = {"time": job.ended, "valid": report.valid}
+                    return {**fields, "replayed": report.transforms, "findings": len(report.findings)}
+        return None
+
     def provenance(
         self, offset: int, last: int | None = None, *, column: str | None = None, depth: int | None = None
     ) -> Provenance:
@@ -495,7 +633,8 @@ class Dataset(DatasetChain):
         city.population 0
         """
         runs = [(offset, offset if last is None else last)]
-        return Provenance(self._runner.run(Trace(self.id, runs, column, depth), self.name))
+        request = Trace(self.id, runs, column, depth, branch=self.branch)
+        return Provenance(self._runner.run(request, self.name))
 
     def __repr__(self) -> str:
         return f"<Dataset {self.name} ({self.kind})>"

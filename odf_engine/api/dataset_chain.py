@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from odf_engine.chain import references
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.chain.references import Branch, Promotion
-from odf_engine.derive.promotion import promote
+from odf_engine.derive.promotion import check_inputs, promote
 from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, OwnershipProof
-from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
-from odf_engine.storage.refs import HEAD, OLD_HEAD_PREFIXES, tag_name
+from odf_engine.on_demand import private_source
+from odf_engine.rows import PinnedVersion
+from odf_engine.rows.as_at import at_version, resolve_as_at
+from odf_engine.storage.refs import OLD_HEAD_PREFIXES
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from odf_engine.chain.block_summary import BlockSummary, StoredBlock
     from odf_engine.chain.state import ChainState
     from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.documents.private_source import PrivateSource
     from odf_engine.workspace.workspace import Workspace
 
 
@@ -84,10 +87,18 @@ class DatasetChain:
         return self._entry.dataset.state()
 
     @property
+    def private_source(self) -> PrivateSource | None:
+        """Its polling source, if it is kept outside the chain: a Source resource (RFC-018).
+
+        Raises:
+            InvalidManifest: the file of the source is damaged.
+        """
+        return private_source.read_private_source(self.folder)
+
+    @property
     def branch(self) -> str:
         """The branch or the tag whose chain this is, or "" for the head."""
-        reference = self._entry.dataset.reference
-        return "" if reference == HEAD else tag_name(reference) or reference
+        return self._entry.branch
 
     def on_branch(self, branch: str) -> Self:
         """Return the dataset with the chain of a branch or a tag, or itself if ``branch`` is "".
@@ -277,6 +288,15 @@ class DatasetChain:
         promotion = promote(self._workspace, self._entry, name, expected)
         self._notify()
         return promotion
+
+    def check_promotion(self, name: str) -> None:
+        """Check that the heads of the inputs have the blocks that a branch was derived from.
+
+        Raises:
+            NotFound: there is no such branch.
+            Conflict: the head of an input lacks blocks.
+        """
+        check_inputs(self._workspace, self._entry, name)
 
     def delete_branch(self, name: str, *, force: bool = False) -> Multihash:
         """Delete a branch, and return the block that it referred to. No blocks are removed.

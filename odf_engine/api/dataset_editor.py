@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,14 @@ from odf_engine.on_demand import (
     manifest_translation,
     metadata_yaml,
     net_download,
+    private_source,
     query_check,
 )
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.worker.protocol import Request
 
 if TYPE_CHECKING:
+    from odf_engine.metadata.resources import ValueSet
     from odf_engine.sql.manifest_translation import ManifestTranslation, TranslatedQuery
     from odf_engine.workspace.definitions.definition import PlannedUpdate
     from odf_engine.workspace.definitions.definition_update import ManifestDrift
@@ -42,8 +44,14 @@ if TYPE_CHECKING:
 class DatasetEditor(WorkspaceEntries):
     """Adds datasets, changes their definitions, grants and revokes trust."""
 
-    def add_manifest(self, path: Path) -> dict[str, str]:
+    def add_manifest(
+        self, path: Path, on_progress: Callable[[float], None] = lambda _: None
+    ) -> dict[str, str]:
         """Add the datasets of a manifest file, all or none.
+
+        Args:
+            path: the file.
+            on_progress: called with the progress in percent. If it raises an error, no dataset is created.
 
         Returns:
             Their names by id.
@@ -53,7 +61,7 @@ class DatasetEditor(WorkspaceEntries):
             InvalidManifest: the manifest is invalid.
             OdfError: a dataset cannot be added.
         """
-        entries = self._workspace.add(self._manifests(path))
+        entries = self._workspace.add(self._manifests(path), on_progress=on_progress)
         self.record_manifest([str(entry.id) for entry in entries], path)
         notify_datasets_changed(self.folder)
         return {str(entry.id): str(entry.alias) for entry in entries}
@@ -119,21 +127,32 @@ class DatasetEditor(WorkspaceEntries):
         return metadata_yaml.read_manifests(text, name)
 
     def add_definitions(
-        self, definitions: Sequence[model.DatasetSnapshot], origins: Mapping[str, str]
+        self,
+        definitions: Sequence[model.DatasetSnapshot],
+        origins: Mapping[str, str],
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> list[str]:
         """Add datasets, all or none, and return their names.
 
         Args:
             definitions: their definitions.
             origins: the URLs of third-party definitions, by dataset name.
+            on_progress: called with the progress in percent. If it raises an error, no dataset is created.
 
         Raises:
             AlreadyExists: a dataset of the name exists.
             InvalidManifest: a definition is invalid.
         """
-        entries = self._workspace.add(definitions, origins)
+        entries = self._workspace.add(definitions, origins, on_progress=on_progress)
         notify_datasets_changed(self.folder)
         return [str(entry.alias) for entry in entries]
+
+    def store_value_sets(self, sets: Sequence[ValueSet]) -> None:
+        """Store the values of VariableSet and SecretSet resources (RFC-018) for sources.
+
+        A set replaces the earlier set of its name. The values are in a file that only its owner can read.
+        """
+        private_source.store_value_sets(self._workspace.odf, sets)
 
     def plan_definitions(
         self, definitions: Sequence[model.DatasetSnapshot], *, accepts_columns: bool = False
@@ -278,7 +297,7 @@ class DatasetEditor(WorkspaceEntries):
         (update,) = self._workspace.update(snapshots, dry_run=dry_run)
         if not dry_run:
             notify_datasets_changed(self.folder)
-        return [PendingEvent(change.title, tuple(change.lines)) for change in update.changes]
+        return [PendingEvent(change.title, tuple(change.lines), change.in_chain) for change in update.changes]
 
     def trust_status(self, dataset: str) -> TrustStatus:
         """Return what a dataset runs, and whether it may."""

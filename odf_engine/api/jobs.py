@@ -14,21 +14,12 @@ import msgspec
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.errors import Cancelled, UsageError
-from odf_engine.jobs.base import JobContext, JobRequest, decode_result
+from odf_engine.jobs.base import JobContext, JobRequest, run_request
 from odf_engine.jobs.pull import PullResult
 from odf_engine.on_demand import given_session, spark_session
-from odf_engine.worker.client import cancel_jobs, run_jobs
+from odf_engine.worker.client import run_job
 from odf_engine.worker.endpoint import WorkerEndpoint
-from odf_engine.worker.protocol import (
-    Event,
-    Failure,
-    Job,
-    JobChanged,
-    JobProgress,
-    JobState,
-    Progress,
-    Request,
-)
+from odf_engine.worker.protocol import Event, JobChanged, JobProgress, Progress
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
@@ -99,12 +90,29 @@ class JobRunner:
         local = self._in_process
         if local is None:
             local = not WorkerEndpoint(self.folder).worker_alive()
-        status = JobStatus(_title(request, target))
-        outcome = "failed"
+        run = self._run_here if local else self._run_in_worker
+        return self._run_displayed(_title(request, target), lambda status: run(request, target, status))
+
+    def run_function(self, function: Callable[[Reporter], T], title: str) -> T:
+        """Run a function in a thread of this process, and show its progress as the progress of a job.
+
+        Raises:
+            KeyboardInterrupt: it was cancelled.
+        """
+
+        def run(status: JobStatus) -> T:
+            reporter = StatusReporter(status)
+            return _in_thread(
+                lambda: function(reporter), reporter.cancel, lambda: self._display.update(status)
+            )
+
+        return self._run_displayed(title, run)
+
+    def _run_displayed(self, title: str, run: Callable[[JobStatus], T]) -> T:
+        status, outcome = JobStatus(title), "failed"
         try:
             with self._lock:
-                run = self._run_here if local else self._run_in_worker
-                result = run(request, target, status)
+                result = run(status)
             outcome = "done"
             return result
         except (KeyboardInterrupt, Cancelled):
@@ -149,7 +157,7 @@ class JobRunner:
 
         def work() -> R:
             try:
-                result: Any = request.run(context, reporter)
+                result: Any = run_request(request, context, reporter)
                 reporter.warnings.assign_rest()
                 return _with_warnings(result, reporter.warnings.listed())
             finally:
@@ -160,26 +168,21 @@ class JobRunner:
             return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
 
     def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
-        known = list[str]()
+        reporter = Reporter()
 
         def note(event: Event) -> None:
             if isinstance(event, JobChanged):
-                known[:] = [event.job.id]
                 if not event.job.progress.phase:
                     status.progress = Progress(phase=event.job.state.value)
             elif isinstance(event, JobProgress):
                 status.progress = event.progress
 
-        def work() -> Job:
-            (job,) = run_jobs(self.folder, [(cast("Request", request), target)], note)
-            return job
-
-        job = _in_thread(work, lambda: cancel_jobs(self.folder, known), lambda: self._display.update(status))
-        if job.state is JobState.done:
-            return _with_warnings(decode_result(job.result or "{}", type(request)), job.warnings)
-        if job.state is JobState.cancelled:
-            raise Cancelled(f"{status.title}: cancelled")
-        raise (job.error or Failure(f"{status.title}: {job.state.value}")).to_error()
+        result, job = _in_thread(
+            lambda: run_job(self.folder, request, target, reporter, note),
+            reporter.cancel,
+            lambda: self._display.update(status),
+        )
+        return _with_warnings(result, job.warnings)
 
 
 def _with_warnings(result: R, warnings: list[JobWarning]) -> R:

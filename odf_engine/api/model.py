@@ -164,10 +164,12 @@ class PendingEvent(msgspec.Struct, frozen=True):
     Attributes:
         title: the kind of event.
         lines: the difference; each line starts with ``+``, ``-`` or a space.
+        in_chain: False for a change to a source outside the chain, which appends no event.
     """
 
     title: str
     lines: tuple[str, ...]
+    in_chain: bool = True
 
 
 class TrustStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,7 +84,7 @@ class StatusReporter(Reporter):
     def current_phase(self) -> str:
         return self._status.progress.phase
 
-    def set_amounts(self, **amounts: int | None) -> None:
+    def set_amounts(self, **amounts: int | str | None) -> None:
         known = {name: value for name, value in amounts.items() if value is not None}
         with self._changes:
             self._status.progress = replace(self._status.progress, **known)

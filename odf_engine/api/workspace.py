@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,7 +15,9 @@ from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.dataset_editor import DatasetEditor
 from odf_engine.api.jobs import JobRunner
-from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget, plan_input_pulls, plan_pull
+from odf_engine.api.plans.crate_pull import plan_crate_pull
+from odf_engine.api.plans.pull_plan import PullPlan, PullSelection, PullTarget, plan_input_pulls, plan_pull
+from odf_engine.api.plans.push_plan import PushPlan, plan_push
 from odf_engine.api.readers.block_reader import BlockReader
 from odf_engine.api.readers.dataset_reader import DatasetReader
 from odf_engine.api.readers.fingerprint import data_fingerprint
@@ -24,12 +27,13 @@ from odf_engine.api.rows import Rows
 from odf_engine.api.watch import Watch
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
 from odf_engine.jobs.remotes import FoundDataset, Search
-from odf_engine.on_demand import metadata_yaml
+from odf_engine.on_demand import catalog, crate_data, metadata_yaml, remotes
 from odf_engine.sql.query_text import file_names, line_and_column
 from odf_engine.worker.client import run_jobs
 from odf_engine.worker.endpoint import notify_datasets_changed
@@ -280,6 +284,42 @@ class Workspace(
         """
         return plan_pull(self._workspace, selection, self._list_repository)
 
+    @contextmanager
+    def planned_pull(self, selection: PullSelection, reporter: Reporter | None = None) -> Iterator[PullPlan]:
+        """Yield the plan of a pull, as :meth:`plan_pull`, or of a pull from a crate.
+
+        The name of a crate is its path: a zip archive, or a folder. The names of datasets and repositories
+        come first. The crate is unpacked until the end of the ``with`` body.
+
+        Args:
+            selection: what is pulled.
+            reporter: receives the progress of the check of a crate. By default it is shown as the progress
+                of a job.
+
+        Raises:
+            BadData: the crate is damaged.
+            NotFound: it has no data.
+        """
+        crate = next(filter(self.is_crate, selection.names), None)
+        if crate is None:
+            yield self.plan_pull(selection)
+            return
+        with ExitStack() as stack:
+
+            def check(reporter: Reporter) -> PullPlan:
+                return stack.enter_context(plan_crate_pull(self._workspace, crate, selection, reporter))
+
+            yield self._runner.run_function(check, f"check {crate}") if reporter is None else check(reporter)
+
+    def is_crate(self, name: str) -> bool:
+        """Return whether a name is the path of a crate. Names of datasets and repositories come first."""
+        if not crate_data.is_crate(name):
+            return False
+        if remotes.Remotes(self._workspace.odf).is_repository(name.partition("/")[0]):
+            return False
+        aliases = (str(entry.alias) for entry in self._workspace.datasets())
+        return name.casefold() not in map(str.casefold, aliases)
+
     def plan_input_pulls(self, pulled: Sequence[PullTarget]) -> PullPlan:
         """Return the inputs to pull from remotes after the copies of their outputs; empty if there are none.
 
@@ -292,6 +332,23 @@ class Workspace(
             OdfError: a repository cannot be listed.
         """
         return plan_input_pulls(self._workspace, pulled, self._list_repository)
+
+    def plan_push(
+        self, datasets: Sequence[str], place: str | None = None, *, recursive: bool = False
+    ) -> PushPlan:
+        """Return the datasets that a push sends, with their remotes, inputs first.
+
+        Args:
+            datasets: ids of the selected datasets.
+            place: a repository, ``REPOSITORY/NAME`` or a URL. By default, the push remote of each dataset,
+                else the only repository.
+            recursive: push the inputs too, except inputs that are pulled from the same repository.
+
+        Raises:
+            UsageError: a dataset has no address, or several.
+        """
+        ids = [DatasetId.parse(dataset) for dataset in datasets]
+        return plan_push(self._workspace, ids, place, recursive=recursive)
 
     def _list_repository(self, name: str) -> list[FoundDataset]:
         result = self._runner.run(Search(text="", repositories=[name]), f"datasets of {name}")
@@ -342,9 +399,11 @@ class Workspace(
         else:
             documents = [definition] if isinstance(definition, Mapping) else definition
             text, source = "\n---\n".join(map(json.dumps, documents)), "definition"
-        return [
-            self._dataset(entry) for entry in self._workspace.add(metadata_yaml.read_manifests(text, source))
-        ]
+        definitions = metadata_yaml.read_manifests(text, source)
+        sets = metadata_yaml.read_value_sets(text, source)
+        datasets = [self._dataset(entry) for entry in self._workspace.add(definitions)]
+        self.store_value_sets(sets)
+        return datasets
 
     def pull(
         self,
@@ -359,7 +418,7 @@ class Workspace(
         """Pull new data into several datasets, or a new dataset from a remote: ``odf pull``.
 
         Args:
-            names: names of datasets, patterns with ``%``, or URLs of datasets.
+            names: names of datasets, patterns with ``%``, URLs of datasets, or the path of a crate.
             everything: pull all datasets; with ``source``, all of that repository.
             recursive: pull the inputs too: first, or after the copy of a remote dataset, from its repository.
             source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
@@ -379,15 +438,31 @@ class Workspace(
         [('city.population', 'updated')]
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        plan = self.plan_pull(PullSelection(names, everything, recursive, source, alias))
         options = Pull(dataset="", force=force, set_watermark=watermark)
         pulled: list[PullTarget] = []
         results: list[PullResult] = []
-        while plan.targets:
-            results += [self._runner.run(request, name) for request, name in plan.requests(options)]
-            pulled += plan.targets
-            plan = self.plan_input_pulls(pulled) if recursive else PullPlan([])
+        with self.planned_pull(PullSelection(names, everything, recursive, source, alias)) as plan:
+            while plan.targets:
+                results += [self._runner.run(request, name) for request, name in plan.requests(options)]
+                pulled += plan.targets
+                plan = self.plan_input_pulls(pulled) if recursive else PullPlan([])
         return results
+
+    def catalog(self, *names: str, base: str = "") -> bytes:
+        """Return a catalog of datasets as JSON-LD, in the terms of DCAT 3 and of schema.org.
+
+        Args:
+            names: names of datasets, or patterns with ``%``; by default all datasets.
+            base: the address of a server or a repository with the datasets, or "".
+
+        Raises:
+            NotFound: no dataset has one of the names.
+
+        >>> b'"dct:title": "city.population"' in workspace.catalog()
+        True
+        """
+        entries = self._workspace.match(names) if names else self._workspace.datasets()
+        return catalog.CatalogBuilder().catalog(entries, f"{base.rstrip('/')}/" if base else "")
 
     def sql(
         self,

@@ -288,6 +288,14 @@ class ServeConfig(SettingsGroup, frozen=True):
     most_push_bytes: Annotated[
         int, Meta(ge=0, description="maximum size of a push, blocks and objects together, in bytes")
     ] = 1 << 40
+    queries: Annotated[int, Meta(ge=1, description="maximum number of concurrent Flight SQL queries")] = 8
+    query_seconds: Annotated[float, Meta(gt=0, description="maximum duration of a Flight SQL query")] = 600
+    max_query_rows: Annotated[
+        int, Meta(ge=0, description="maximum number of rows of a Flight SQL query; 0 for no limit")
+    ] = 0
+    spark: Annotated[
+        bool, Meta(description="run Flight SQL queries with Spark for clients that request it")
+    ] = False
     behind_proxy: Annotated[
         bool, Meta(description="trust X-Forwarded headers, which a proxy in front of the server sets")
     ] = False

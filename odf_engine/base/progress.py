@@ -65,8 +65,12 @@ class Reporter:
         total_bytes: int | None = None,
         total_rows: int | None = None,
         total_files: int | None = None,
+        file: str | None = None,
     ) -> None:
-        """Set the absolute amounts of this phase so far; None leaves an amount unchanged."""
+        """Set the absolute amounts of this phase so far; None leaves an amount unchanged.
+
+        ``file`` is the name of the newest file that ``files`` counts.
+        """
 
     def log(self, text: str, level: str = "info") -> None:
         """Add a line to the job log; levels are ``debug``, ``info``, ``warning``, ``error``."""

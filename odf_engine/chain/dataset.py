@@ -99,6 +99,10 @@ Returns the file of the signature, or None if the head is not signed.
 """
 
 
+HeadListener = Callable[["Dataset"], None]
+"""Receives a dataset after its head has moved. It must not raise errors of the engine."""
+
+
 class _NewBlock(NamedTuple):
     folded: BlockWithStates
     data: bytes
@@ -121,12 +125,14 @@ class Dataset:
         origin: DatasetOrigin | None = None,
         reference: str = HEAD,
         signer: HeadSigner | None = None,
+        listener: HeadListener | None = None,
     ) -> None:
         self.folder = folder
         self.reference = reference
         self.compactions = RecordStore(folder)
         self.origin = origin
         self._signer = signer
+        self._listener = listener
         self._index = index
         self._blocks = self.objects("blocks")
         self._objects = {kind: self.objects(kind) for kind in ("data", "checkpoints")}
@@ -359,7 +365,11 @@ class Dataset:
         history, such as before a reset: the result is read-only, and the block is its head. Its blocks are
         indexed in memory when they are read for the first time.
         """
-        if self.contains_block(block):
+        return self if self.contains_block(block) else self.ending_at(block)
+
+    def ending_at(self, block: Multihash) -> Dataset:
+        """Return the dataset with the chain that ends at a block. It is read-only below the head."""
+        if block == self.head():
             return self
         earlier = self._earlier.pop(block, None) or _EarlierHistory(self, block)
         self._earlier[block] = earlier
@@ -615,7 +625,8 @@ class Dataset:
                     self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
-        return self._newest.head
+        self._notify()
+        return new[-1].folded.state.head
 
     def restart_chain(
         self,
@@ -705,6 +716,11 @@ class Dataset:
         if folded is not None:
             base, last = before and before.head, -1 if fork is None else fork.sequence_number
             self._index.extend(base, last, folded, state)
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._listener is not None:
+            self._listener(self)
 
     def set_reference(self, name: str, block: Multihash) -> None:
         """Set a reference other than the head, durably.
@@ -916,7 +932,7 @@ def _objects_of(event: Any, block_hash: Multihash) -> list[tuple[str, str]]:
 
 
 class _EarlierHistory(Dataset):
-    """The chain that ends with a block which the dataset's chain does not contain. It cannot be changed."""
+    """The chain that ends with a block which is not the head of the dataset. It cannot be changed."""
 
     def __init__(self, dataset: Dataset, head: Multihash) -> None:
         # The index of the workspace has each block once: it cannot have two chains with a common beginning.

@@ -327,7 +327,9 @@ def promote_branch(dataset: Dataset, name: str, expected: Multihash | None = Non
     branch = dataset.branch(name)
     new, old = branch.state(), dataset.state()
     if expected is not None and new.head != expected:
-        raise Conflict(f"branch '{name}' has moved meanwhile", hint="check the new blocks, then promote it")
+        raise Conflict(
+            f"branch '{name}' has moved since it was read", hint="check the new blocks, then promote it"
+        )
     if dataset.contains_block(new.head):
         return Promotion(old.head, old.head, 0, 0)
     if not branch.contains_block(old.head):

@@ -52,6 +52,8 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.object_links import LinkedTotals, read_totals
 from odf_engine.metadata.timestamp import Timestamp
 
+SOURCE_NAME: Final = "default"
+"""The name of a polling source of a chain in its source states."""
 PAYLOAD_HASH: Final = "odf/payload-hash"
 """Kind of source state: a pushed file, in fields that are separated by tabs.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -47,8 +47,11 @@ from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.rows.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.rows.projection import primary_key
+from odf_engine.sql.query_lineage import find_unknown_column
+from odf_engine.sql.query_text import table_names
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.documents.document import read_document
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.documents.store import DocumentEntry
 
 if TYPE_CHECKING:
@@ -90,7 +93,8 @@ class DatasetChecks:
         workspace: the workspace.
         entry: the dataset.
         session: returns a Spark session for queries, or None if there is no Spark.
-        definitions: checks that replace the stored ones. Without a session, their queries are not validated.
+        definitions: checks that replace the stored ones. Without a session, only the columns of their queries
+            are checked.
 
     Raises:
         InvalidManifest: a file is invalid, or names a column that the dataset does not have.
@@ -121,6 +125,8 @@ class DatasetChecks:
                 self._check_rule(check, index, rule, declared)
                 if isinstance(rule, SqlRule) and with_queries:
                     self._check_query(check, index, rule, declared)
+                elif isinstance(rule, SqlRule):
+                    self._check_columns(check, index, rule, declared)
 
     def __bool__(self) -> bool:
         return bool(self._checks)
@@ -141,7 +147,7 @@ class DatasetChecks:
             if name not in schema.names:
                 is_list = "columns" in rule.__struct_fields__
                 _raise_unknown_column(
-                    name, schema, check.where(index, f".columns[{position}]" if is_list else ".column")
+                    name, schema.names, check.where(index, f".columns[{position}]" if is_list else ".column")
                 )
         make_row_rule(rule, schema, self._vocab.offset_column, partial(check.where, index))
         if isinstance(rule, Reference):
@@ -162,7 +168,7 @@ class DatasetChecks:
         schema = declared_schema(state)
         for position, name in enumerate(keys):
             if schema is not None and name not in schema.names:
-                _raise_unknown_column(name, schema, check.where(index, f".keys[{position}]"))
+                _raise_unknown_column(name, schema.names, check.where(index, f".keys[{position}]"))
         paths = [entry.dataset.slice_path(data_slice) for data_slice in entry.dataset.slices()]
         return KeyedRows(paths, keys, state.vocabulary)
 
@@ -225,7 +231,7 @@ class DatasetChecks:
             case RowCount():
                 return _find_row_count(rule, count, rows.last_rows)
             case Retractions():
-                keys = primary_key(self._entry.dataset.state())
+                keys = primary_key(local_state(self._entry.dataset))
                 return find_retractions(rule, rows.paths, rows.history, keys, self._vocab, reporter)
             case Freshness(max_age=limit):
                 return _find_age(limit.seconds, rows.watermark, rows.now)
@@ -268,6 +274,25 @@ class DatasetChecks:
             pq.write_table(schema.empty_table(), folder / "0.parquet")
             find = self._table_finder([folder / "0.parquet"], schema, Reporter())
             check_query(rule.query, self._table_names(), find, session)
+
+    def _check_columns(self, check: CheckDefinition, index: int, rule: SqlRule, schema: pa.Schema) -> None:
+        """Check the columns of a query, as far as they can be resolved without Spark.
+
+        Raises:
+            InvalidManifest: a column does not exist.
+        """
+        inputs: dict[str, Sequence[str] | None] = {NEW_ROWS: schema.names}
+        for table in table_names(rule.query):
+            if table.call is not None:  # its arguments would be read as columns
+                return
+            with suppress(OdfError):  # a run reports the error
+                declared = declared_schema(self._workspace.resolve(table.name).dataset.state())
+                inputs[table.name] = None if declared is None else declared.names
+        unknown = find_unknown_column(rule.query, inputs)
+        if unknown is not None:
+            names = list(dict.fromkeys(name for columns in inputs.values() for name in columns or ()))
+            name = unknown.rpartition(".")[2]
+            _raise_unknown_column(name, names, check.where(index, ".query"))
 
     @contextmanager
     def _locate_query_errors(self, check: CheckDefinition, index: int) -> Iterator[SparkSession]:
@@ -498,7 +523,7 @@ def _sample_text(result: RuleResult) -> str:
     return f" (first: {row[:200]})"
 
 
-def _raise_unknown_column(name: str, schema: pa.Schema, where: str) -> None:
-    close = get_close_matches(name, schema.names, 1)
-    hint = f"did you mean {close[0]}?" if close else f"columns: {', '.join(schema.names)}"
+def _raise_unknown_column(name: str, names: Sequence[str], where: str) -> None:
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]}?" if close else f"columns: {', '.join(names)}"
     raise InvalidManifest(f"unknown column '{name}'", where=where, hint=hint)

@@ -18,6 +18,7 @@ from odf_engine.metadata.data_types import (
     DECIMAL_ENCODING,
     DESCRIPTION,
     ENCODINGS,
+    MAX_PRECISION,
     strip_encodings,
 )
 from odf_engine.metadata.descriptors import accepted_spellings
@@ -25,7 +26,6 @@ from odf_engine.metadata.model import DataField, DataSchema, ExtraAttributes, Op
 
 _MAX_DEPTH: Final = 32
 _MAX_LENGTH: Final = 2**31 - 1
-_MAX_PRECISION: Final = 76
 _ARROW_UNITS: Final = {
     TimeUnit.Second: "s",
     TimeUnit.Millisecond: "ms",
@@ -182,10 +182,10 @@ def _length(length: int | None, min_length: int, path: str) -> int | None:
 
 
 def _decimal(precision: int, scale: int, path: str) -> pa.DataType:
-    if not 1 <= precision <= _MAX_PRECISION or not -_MAX_PRECISION <= scale <= precision:
+    if not 1 <= precision <= MAX_PRECISION or not -MAX_PRECISION <= scale <= precision:
         raise InvalidSchema(
             f"column '{path}': invalid type Decimal with precision {precision} and scale {scale}",
-            hint=f"use a precision from 1 to {_MAX_PRECISION} and a scale up to the precision",
+            hint=f"use a precision from 1 to {MAX_PRECISION} and a scale up to the precision",
         )
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
@@ -245,7 +245,7 @@ def _encode_decimal(data_type: pa.DataType, value: Any) -> pa.DataType | None:
         32: (9, pa.decimal32),
         64: (18, pa.decimal64),
         128: (38, pa.decimal128),
-        256: (_MAX_PRECISION, pa.decimal256),
+        256: (MAX_PRECISION, pa.decimal256),
     }
     limit, make = widths.get(_property(value, "bitWidth", None), (0, pa.decimal256))
     return make(data_type.precision, data_type.scale) if data_type.precision <= limit else None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
+import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +15,12 @@ from odf_engine.errors import BadData
 
 MAX_DIRECTORY_BYTES: Final = 16 << 20
 """Maximum size of the list of entries. ``zipfile`` reads it as a whole, and needs ten times its size."""
+
+ARCHIVE_ERRORS: Final = (
+    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError,
+    NotImplementedError, RuntimeError,
+)  # fmt: skip
+"""Errors of damaged and unsupported archives and compressed files."""
 
 
 class ZipArchive(zipfile.ZipFile):

@@ -29,8 +29,21 @@ def promote(
 
     Raises:
         NotFound: there is no such branch.
-        Conflict: as by :func:`odf_engine.chain.references.promote_branch`; or the branch was derived from
-            blocks that the head of an input lacks.
+        Conflict: as by :func:`odf_engine.chain.references.promote_branch` and :func:`check_inputs`.
+    """
+    checked = check_inputs(workspace, entry, name)
+    return promote_branch(entry.dataset, name, expected or checked)
+
+
+def check_inputs(workspace: Workspace, entry: DatasetEntry, name: str) -> Multihash | None:
+    """Check that the heads of the inputs have the blocks that a branch was derived from.
+
+    Returns:
+        The newest block of the branch that was checked.
+
+    Raises:
+        NotFound: there is no such branch.
+        Conflict: the head of an input lacks blocks.
     """
     entry.dataset.refresh_branches()
     branch = entry.dataset.branch(name)
@@ -46,7 +59,7 @@ def promote(
                 f"branch '{name}' was derived from blocks that the head of {source.alias} lacks",
                 hint=f"promote {source.alias} first: odf branch {source.alias} --promote {other}",
             )
-    return promote_branch(entry.dataset, name, expected or checked)
+    return checked
 
 
 def _blocks_read(dataset: Dataset, branch: Dataset, name: str) -> dict[DatasetId, Multihash]:

@@ -709,7 +709,8 @@ def _check_raw_output(path: Path, rows: int) -> None:
 def _report_progress(message: wire.ProgressMessage, reporter: Reporter) -> None:
     if message.phase is not None:
         reporter.phase(wire.strip_control_characters(message.phase))
-    if amounts := {name: value for name, value in message.amounts.items() if name in _AMOUNTS}:
+    amounts: dict[str, Any] = {name: value for name, value in message.amounts.items() if name in _AMOUNTS}
+    if amounts:
         reporter.set_amounts(**amounts)
     for line in message.lines:
         text = wire.strip_control_characters(line.text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,9 +27,9 @@ from odf_engine.errors import (
     StateUnusable,
     Unsupported,
 )
-from odf_engine.identity.multiformats import varint_encode
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.protobuf import encode_bytes, read_fields
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -230,13 +229,11 @@ default of 4 MB.
 CONTENT: Final = 1
 EXTENSION: Final = 2
 """Field numbers of a message."""
-_LENGTH_DELIMITED: Final = 2
-_FIXED: Final = {1: 8, 5: 4}
 
 
 def encode_fields(data: bytes, extension: bytes = b"") -> bytes:
     """Return a message with these fields; empty fields are omitted, as defaults are in protobuf."""
-    return _field(CONTENT, data) + _field(EXTENSION, extension)
+    return encode_bytes(CONTENT, data) + encode_bytes(EXTENSION, extension)
 
 
 def decode_field(message: bytes, field: int = CONTENT) -> bytes:
@@ -246,42 +243,6 @@ def decode_field(message: bytes, field: int = CONTENT) -> bytes:
         ValueError: not a protobuf message.
     """
     value = b""
-    for tag, data in _fields(message):
-        value = data if tag == field << 3 | _LENGTH_DELIMITED else value
+    for number, data in read_fields(message):
+        value = data if number == field and isinstance(data, bytes) else value
     return value
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | _LENGTH_DELIMITED]) + varint_encode(len(data)) + data if data else b""
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tags and bytes; empty bytes for numbers."""
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        start, wire_type = position, tag & 7
-        if wire_type == _LENGTH_DELIMITED:
-            length, start = _read_varint(message, position)
-            position = start + length
-        elif wire_type == 0:
-            _, position = _read_varint(message, position)
-        elif wire_type in _FIXED:
-            position += _FIXED[wire_type]
-        else:
-            raise ValueError(f"a field of the unknown wire type {wire_type}")
-        if position > len(message):
-            raise ValueError("a field is longer than its message")
-        yield tag, message[start:position] if wire_type == _LENGTH_DELIMITED else b""
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(data) and shift < 64:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise ValueError("a number has no end")

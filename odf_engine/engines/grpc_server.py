@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import queue
 import signal
 import sys
@@ -10,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -101,10 +102,10 @@ class _ProgressBuffer(Reporter):
         with self._buffer_lock:
             self._phase, self._amounts = name, {}
 
-    def set_amounts(self, **amounts: int | None) -> None:
+    def set_amounts(self, **amounts: int | str | None) -> None:
         """See :class:`Reporter`."""
         with self._buffer_lock:
-            self._amounts |= {name: value for name, value in amounts.items() if value is not None}
+            self._amounts |= {name: value for name, value in amounts.items() if isinstance(value, int)}
 
     def warn(self, text: str, kind: str, count: int | None = None) -> None:
         """See :class:`Reporter`."""
@@ -332,12 +333,22 @@ def _combined_watermark(request: TransformRequest) -> Timestamp | None:
     return min(known) if len(known) == len(latest) and known else None
 
 
-def _serve(config: SparkSettings, address: str, stopped: threading.Event, scratch: Path | None) -> None:
-    """Serve until stopped, and print the address; temporary files are in ``scratch``.
+async def _serve(config: SparkSettings, address: str, scratch: Path | None) -> None:
+    """Serve until a signal or, at a socket, until the end of standard input; print the address.
+
+    Args:
+        config: settings of Spark.
+        address: where to listen, as HOST:PORT or unix:PATH.
+        scratch: folder for temporary files, or None for the system's.
 
     Raises:
         OdfError: Spark does not start, or the address is not available.
     """
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # also those that the system delivers to other threads
+        loop.add_signal_handler(number, stopped.set)
+    if address.startswith("unix:"):
+        threading.Thread(target=_call_at_end_of_input, args=(loop, stopped.set), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="odf-engine-", dir=scratch) as folder:
         runtime = SparkRuntime(config, Path(folder) / "spark.log", Path(folder))
         runtime.start()
@@ -348,7 +359,7 @@ def _serve(config: SparkSettings, address: str, stopped: threading.Event, scratc
                 address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
             )
             print(f"{runtime.detail}\nthe engine listens at grpc://{location}", flush=True)
-            stopped.wait()
+            await stopped.wait()
             server.stop()
         finally:
             runtime.stop()
@@ -358,9 +369,6 @@ def main() -> int:
     """Run the program with the options of ``odf engine serve`` and of a sandbox."""
     escape_standard_streams()
     arguments = _parse_arguments()
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
     try:
         if arguments.socket is None:
             odf, address = arguments.settings_of, f"{arguments.host}:{arguments.port}"
@@ -371,8 +379,7 @@ def main() -> int:
         else:
             config = SparkOptions(arguments.master, driver_memory=arguments.memory)
             address = f"unix:{arguments.socket}"
-            threading.Thread(target=_stop_at_end_of_input, args=(stopped,), daemon=True).start()
-        _serve(config, address, stopped, arguments.scratch)
+        asyncio.run(_serve(config, address, arguments.scratch))
     except OdfError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
@@ -393,9 +400,10 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _stop_at_end_of_input(stopped: threading.Event) -> None:
+def _call_at_end_of_input(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     sys.stdin.read()
-    stopped.set()
+    with suppress(RuntimeError):  # the loop has been closed after a signal
+        loop.call_soon_threadsafe(function)
 
 
 if __name__ == "__main__":

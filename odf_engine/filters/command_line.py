@@ -115,7 +115,7 @@ def _parser(name: str, summary: str) -> argparse.ArgumentParser:
             add("--encoding", default="", help="by default it is detected")
             add("--comment", default="", metavar="TEXT", help="leave out lines that start with this text")
         case "unpack":
-            add("--member", default="", metavar="GLOB", help="the members; by default all")
+            add("--member", action=_Append, default=(), metavar="GLOB", help="the members; by default all")
             add(
                 "--member-column",
                 default="",

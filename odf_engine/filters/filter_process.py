@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, Final
 
-from odf_engine.base.processes import build_python_environment
+from odf_engine.base.processes import build_python_environment, enlarge_pipe
 from odf_engine.errors import BadData, OdfError, UsageError
 from odf_engine.filters.command_line import WARNING, run_filter
 
@@ -76,6 +76,7 @@ def _run_process(arguments: Sequence[str], source: BinaryIO, target: BinaryIO, l
             command, stdin=spooled, stdout=subprocess.PIPE, stderr=log, env=environment
         ) as process:
             assert process.stdout is not None
+            enlarge_pipe(process.stdout)
             size = 0
             while chunk := process.stdout.read(_CHUNK):
                 size += target.write(chunk)

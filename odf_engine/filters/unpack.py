@@ -42,11 +42,11 @@ class UnpackOptions:
     """Options of the filter.
 
     Attributes:
-        member: pattern of the members of an archive; "" for all of them.
+        member: patterns of the members of an archive; () for all of them.
         member_column: column with the name of the member, for members that are CSV; "" for none.
     """
 
-    member: str = ""
+    member: tuple[str, ...] = ()
     member_column: str = ""
 
 
@@ -178,17 +178,20 @@ def _check_name(name: str) -> None:
 
 
 def _write_members(members: Iterator[_Member], target: _LimitedOutput, options: UnpackOptions) -> None:
-    pattern = options.member or "*"
     all_members = sorted(members, key=lambda member: member.name)
-    chosen = [member for member in all_members if fnmatch.fnmatchcase(member.name, pattern)]
-    if not chosen:
-        names = ", ".join(member.name for member in all_members[:10])
-        raise BadData(f"no member matches '{pattern}'", hint=f"members: {names}")
+    chosen: set[str] = set()
+    for pattern in options.member or ("*",):
+        matches = {member.name for member in all_members if fnmatch.fnmatchcase(member.name, pattern)}
+        if not matches:
+            names = ", ".join(member.name for member in all_members[:10])
+            raise BadData(f"no member matches '{pattern}'", hint=f"members: {names}")
+        chosen |= matches
+    selected = [member for member in all_members if member.name in chosen]
     if options.member_column:
-        _write_with_names(chosen, target, options.member_column)
+        _write_with_names(selected, target, options.member_column)
         return
     header: bytes | None = None
-    for member in chosen:
+    for member in selected:
         with member.open() as content:
             first = content.readline(_MAX_HEADER)
             is_header = first == header and len(first) < _MAX_HEADER

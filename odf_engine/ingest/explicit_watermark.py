@@ -22,6 +22,7 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations
 from odf_engine.workspace.definitions.query_check import is_external
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -45,7 +46,7 @@ def set_watermark(
     state = entry.dataset.state()
     events: list[MetadataEvent] = []
     if not state.has_schema:
-        events += _declare_columns(workspace, entry, state, runtime, reporter)
+        events += _declare_columns(workspace, entry, local_state(entry.dataset), runtime, reporter)
     if state.watermark is None or watermark > state.watermark:
         events.append(_watermark_event(state, watermark))
     elif watermark < state.watermark:

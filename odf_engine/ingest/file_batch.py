@@ -160,7 +160,7 @@ class FileBatchJob(PayloadJob):
         inputs: list[MergeInputs] = []
         for file in self._files:
             self._reporter.raise_if_cancelled()
-            self._reporter.set_amounts(files=file.payload.number)
+            self._reporter.set_amounts(files=file.payload.number, file=file.payload.name)
             opened = file.open_rows()
             if opened is not None:
                 self.engine_version = file.engine_version

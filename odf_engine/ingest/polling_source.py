@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -9,9 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter, count_of
-from odf_engine.chain.state import ChainUpdate
+from odf_engine.chain.state import SOURCE_NAME, ChainUpdate
 from odf_engine.checks.gate import load_checks
 from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import Cancelled, Conflict, NotSynced, OdfError, Unsupported
@@ -37,6 +40,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.private_source import local_state, read_private_source, read_values
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -103,7 +107,8 @@ def pull(
         Trust(workspace).require_trust(entry)
         names = (str(entry.alias), str(entry.id))
         fetch_uncacheable = options.fetch_uncacheable or workspace.config.fetch.is_never_cached(*names)
-        if _needs_fetch(entry, before, reporter, fetch_uncacheable=fetch_uncacheable, force=options.force):
+        state = local_state(dataset)
+        if _needs_fetch(entry, state, reporter, fetch_uncacheable=fetch_uncacheable, force=options.force):
             repeated = _poll(workspace, entry, runtime, reporter, options)
         complete_static_dataset(workspace, entry, runtime, reporter)
     return ChainUpdate.from_states(before, dataset.state(), repeated)
@@ -170,7 +175,7 @@ def preview(
 
     See :func:`pull` for the arguments and errors. Checks of the dataset are not evaluated.
     """
-    state = entry.dataset.state()
+    state = local_state(entry.dataset)
     Trust(workspace).require_trust(entry)
     if not _needs_fetch(entry, state, reporter, fetch_uncacheable=True, force=options.force):
         yield None
@@ -235,7 +240,7 @@ def fetched_file(
     errors are as for :func:`sample_file`.
     """
     Trust(workspace).require_trust(entry)
-    source = entry.dataset.state().polling_source
+    source = local_state(entry.dataset).polling_source
     assert isinstance(source, SetPollingSource)
     for force in (False, True) if isinstance(source.fetch, FilesGlob | Url) else (False,):
         options = PullOptions(force=force, environment=environment)
@@ -316,7 +321,8 @@ class _OpenSource(NamedTuple):
     @contextmanager
     def open_job(self, payload: Payload, head: Multihash) -> Iterator[PayloadJob]:
         """Yield the job that ingests a payload into a head."""
-        self.context.reporter.set_amounts(files=payload.number or None)
+        if payload.number:
+            self.context.reporter.set_amounts(files=payload.number, file=payload.name)
         with payload_scratch_folder(self.job) as folder:
             yield PayloadJob(self.context, self.source, payload, folder, after=head)
 
@@ -334,7 +340,7 @@ def _open_payloads(
 
     See :func:`pull` for the arguments. ``source`` replaces the source in the chain.
     """
-    source = source or entry.dataset.state().polling_source
+    source = source or local_state(entry.dataset).polling_source
     assert isinstance(source, SetPollingSource)
     if isinstance(source.fetch, FilesGlob):
         reporter = FileProgress(reporter)
@@ -361,7 +367,11 @@ def _open_fetch(
     options: PullOptions,
 ) -> Iterator[tuple[Iterator[Payload], Path]]:
     """Yield the payloads of a source since the last pull, and the folder for temporary files."""
-    state = entry.dataset.state()
+    state, private = local_state(entry.dataset), read_private_source(entry.dataset.folder)
+    environment, allowed = options.environment, workspace.config.allowed_for(str(entry.alias), str(entry.id))
+    if private is not None:
+        values = read_values(workspace.odf, private, environment)
+        environment, allowed = {**environment, **values}, {*allowed, *values}
     with (
         translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
@@ -375,8 +385,8 @@ def _open_fetch(
             config=workspace.config.fetch,
             reporter=reporter,
             force=options.force,
-            environment=options.environment,
-            allowed=workspace.config.allowed_for(str(entry.alias), str(entry.id)),
+            environment=environment,
+            allowed=allowed,
             name=str(entry.alias),
             untrusted=not Trust(workspace).allows_private_network(entry),
             downloads=workspace.odf / "cache" / "downloads",
@@ -388,18 +398,25 @@ def _open_fetch(
             mqtt=workspace.config.mqtt,
             ethereum=workspace.config.ethereum,
             whole_payload=isinstance(source.merge, Snapshot),
+            source_name=SOURCE_NAME if private is None else private.source_name,
         )
-        with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
+        fetched = fetch(source.fetch, context)
+        with closing(_report_fetch_phase(fetched, reporter, context.source_name)) as payloads:
             yield payloads, job
 
 
-def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
-    """Yield the payloads; report the phase before each is fetched."""
+def _report_fetch_phase(
+    payloads: Iterator[Payload], reporter: Reporter, source_name: str
+) -> Generator[Payload, None, None]:
+    """Yield the payloads, with the name of the source in their states; report the phase before each."""
     while True:
         reporter.phase("fetch")
         try:
             payload = next(payloads)
         except StopIteration:
             return
+        if payload.state is not None and payload.state.source_name != source_name:
+            state = msgspec.structs.replace(payload.state, source_name=source_name)
+            payload = dataclasses.replace(payload, state=state)
         yield payload
         reporter.raise_if_cancelled()

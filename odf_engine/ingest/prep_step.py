@@ -24,6 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from odf_engine.base.config import Config, PrepareConfig, SandboxConfig
+from odf_engine.base.processes import enlarge_pipe
 from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
@@ -454,6 +455,7 @@ def _collect_output(
     """Read the output of a process until it closes both streams; return the last lines of its errors."""
     assert process.stdout is not None
     assert process.stderr is not None
+    enlarge_pipe(process.stdout)
     log = _StderrLog(Path(program).name, reporter, output.level)
     target, most_bytes, size = output.target, output.most_bytes, 0
     with selectors.DefaultSelector() as ready, Path(target or os.devnull).open("wb") as file:

@@ -33,6 +33,7 @@ from odf_engine.metadata.model import Csv, DatasetSnapshot, Pipe, PrepStep, SetP
 from odf_engine.spark.text_files import detect_encoding
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition_update import definition_to_edit
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.workspace import Workspace
 
 _NAME: Final = "file.csv"
@@ -79,7 +80,7 @@ def adapt_source(
         Unsupported: the dataset has no polling source, or it has to be changed by hand.
         OdfError: the source cannot be fetched, or its file cannot be read.
     """
-    source = entry.dataset.state().polling_source
+    source = local_state(entry.dataset).polling_source
     if source is None:
         raise Unsupported(f"{entry.alias} has no polling source", hint="use --infer for polled datasets")
     definition = definition_to_edit(workspace.folder, entry, workspace.datasets())

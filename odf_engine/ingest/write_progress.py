@@ -85,7 +85,7 @@ class FileProgress(ForwardingReporter):
 
     def __init__(self, target: Reporter) -> None:
         super().__init__(target)
-        self._files: dict[str, int] = {}
+        self._files: dict[str, Any] = {}
 
     def phase(self, name: str) -> None:
         super().phase(name)
@@ -93,6 +93,6 @@ class FileProgress(ForwardingReporter):
             super().set_amounts(**self._files)
 
     def set_amounts(self, **amounts: Any) -> None:
-        names = ("files", "total_files")
+        names = ("files", "total_files", "file")
         self._files |= {name: value for name, value in amounts.items() if name in names and value is not None}
         super().set_amounts(**amounts)

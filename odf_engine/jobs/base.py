@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.base.html_text import fields_html
 from odf_engine.base.progress import Reporter
-from odf_engine.errors import BadData
-from odf_engine.on_demand import slice_downloads, workspaces
+from odf_engine.errors import BadData, OdfError
+from odf_engine.on_demand import latest_state, slice_downloads, workspaces
 
 if TYPE_CHECKING:
     from odf_engine.mirror.signed_download import SignedDownload
@@ -175,8 +175,13 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 def run_request(request: JobRequest[R_co], context: JobContext, reporter: Reporter) -> R_co:
-    """Run a job, see :meth:`JobRequest.run`."""
-    return request.run(context, reporter)
+    """Run a job, see :meth:`JobRequest.run`, and update the tables of the latest state of its dataset."""
+    result = request.run(context, reporter)
+    if request.dataset_id and not request.read_only:
+        with suppress(OdfError):  # the dataset was deleted
+            dataset = context.workspace.resolve(request.dataset_id).dataset
+            latest_state.update_latest_tables(context.workspace.odf, dataset)
+    return result
 
 
 def decode_result(text: str, request: type[JobRequest[R_co]]) -> R_co:

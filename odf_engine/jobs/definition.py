@@ -264,7 +264,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
     ) -> UpdateResult:
         before = entry.dataset.state()
         accepted = _find_columns(entry, snapshot, context, reporter, fetches=self.origin is None)
-        if accepted.update.events:
+        if accepted.update.changes:
             reporter.phase("commit")
             reporter.raise_if_cancelled()
             version = context.workspace.config.block_version
@@ -275,7 +275,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
         update = chain_state.ChainUpdate.from_states(before, entry.dataset.state())
         return UpdateResult(
             name=str(entry.alias),
-            status="updated" if update.blocks else "unchanged",
+            status="updated" if accepted.update.changes else "unchanged",
             old_head=text_or_none(update.old_head),
             new_head=text_or_none(update.new_head),
             blocks=update.blocks,

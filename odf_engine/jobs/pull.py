@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,6 +30,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import normalize_url, short_url
 from odf_engine.on_demand import (
     chain_state,
+    crate_data,
     dataset_folders,
     dataset_summary,
     derive_run,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
     from odf_engine.workspace.workspace import Workspace
 
+CRATE_HINT: Final = "pull another copy of the crate: odf pull CRATE"
 _DERIVATIVE_WATERMARK: Final = "the watermark of a derivative dataset is the minimum of its inputs"
 
 
@@ -157,7 +162,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
 
     Attributes:
         dataset: id of the dataset; for one which is not in the workspace yet, its URL.
-        after: ids of datasets. The job starts after the earlier jobs of these have ended.
+        after: ids of datasets. The job starts after earlier jobs of these datasets have ended.
         fetch_uncacheable: fetch sources that cannot report whether they have changed.
         set_watermark: only set the watermark to this time (RFC 3339).
         force: fetch an unchanged source. From a remote: replace a diverged history; the previous head stays
@@ -172,9 +177,12 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         branch: the branch that receives the data, or "" for the head.
         remote_branch: the branch of the remote to pull, or "" for its head. A missing local branch is
             created.
+        tag: the tag of the remote to pull as a tag, or "". A new dataset then ends at the tagged version.
         inputs: the branch that the query of a derivative dataset reads of the inputs that have it, or "" for
             their heads. It requires ``branch``.
         on_warning: ``fail``: rows and transactions with warnings are not committed, and the job fails.
+        crate: the location in a crate that ``url`` was unpacked from, or "". It is the origin of a new
+            dataset, and it is not recorded as a remote.
     """
 
     repeatable = True
@@ -194,6 +202,8 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     rederive: bool = False
     inputs: str = ""
     on_warning: OnWarning = "continue"
+    tag: str = ""
+    crate: str = ""
 
     @classmethod
     def of_new_dataset(cls, url: str, name: str | None) -> Pull:
@@ -214,6 +224,11 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         return cls(dataset=dataset, after=[other for other in upstream if other != dataset])
 
     @property
+    def crate_path(self) -> Path:
+        """The path of the crate that ``crate`` names."""
+        return _path_of(self.crate)
+
+    @property
     def needs_spark(self) -> bool:
         return self.url is None
 
@@ -229,8 +244,11 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         return result.summary
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
+        if self.crate:
+            return ["pull", str(self.crate_path)]
         if self.alias is not None and self.url is not None:
-            return ["pull", "--from", self.url, "--as", self.alias]
+            tag = ["--tag", self.tag] if self.tag else []
+            return ["pull", "--from", self.url, "--as", self.alias, *tag]
         options = {
             "--force": self.force,
             "--strict": self.strict,
@@ -243,6 +261,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         arguments += branch_option(self.branch)
         arguments += ["--inputs", self.inputs] if self.inputs else []
         arguments += ["--remote-branch", self.remote_branch] if self.remote_branch else []
+        arguments += ["--tag", self.tag] if self.tag else []
         if self.set_watermark is not None:
             arguments += ["--set-watermark", self.set_watermark]
         return ["pull", name_of(self.dataset), *arguments]
@@ -259,6 +278,12 @@ class _Pull:
 
     def run(self) -> PullResult:
         request = self._request
+        if request.crate:
+            names = {request.dataset, request.alias}
+            entries = self._workspace.datasets()
+            entry = next((entry for entry in entries if names & {str(entry.id), str(entry.alias)}), None)
+            with self._unpacked() as url:
+                return self._synchronize(entry, url)
         if request.url is not None and request.url == request.dataset:  # a new dataset, perhaps
             return self._synchronize(None, request.url)
         entry = self._workspace.resolve(request.dataset)
@@ -269,8 +294,11 @@ class _Pull:
                     hint=f"compare it with its query: odf verify --recompute {entry.alias}",
                 )
             return self._synchronize(entry, url)
-        if request.remote_branch:
-            raise UsageError(f"{entry.alias} has no remote with branches", hint="select one: --from REPO|URL")
+        if request.remote_branch or request.tag:
+            what = "tags" if request.tag else "branches"
+            raise UsageError(
+                f"{entry.alias} has no remote to pull {what} from", hint="select one: --from REPO|URL"
+            )
         entry = entry.on_branch(request.branch, moves=True)
         if request.inputs:
             entry = self._with_inputs(entry)
@@ -284,6 +312,25 @@ class _Pull:
                 f"{entry.alias} is a root dataset: only derivative datasets can be derived again"
             )
         return self._poll(entry)
+
+    @contextmanager
+    def _unpacked(self) -> Iterator[str]:
+        """Yield the URL of the dataset of a crate. A repeated job unpacks and checks the archive again.
+
+        Raises:
+            NotFound: the crate was removed, or has no such dataset.
+            BadData: the crate is damaged.
+        """
+        request, path = self._request, self._request.crate_path
+        if request.url is not None and _path_of(request.url).exists():
+            yield request.url
+            return
+        name = unquote(urlsplit(request.crate).fragment)
+        with crate_data.opened_crate(self._workspace, path, self._reporter) as packed:
+            urls = [dataset.url for dataset in packed if dataset.name == name]
+            if not urls:
+                raise NotFound(f"the crate has no dataset {name}", where=str(path), hint=CRATE_HINT)
+            yield urls[0]
 
     def _with_inputs(self, entry: DatasetEntry) -> DatasetEntry:
         """Return a branch whose new transactions read the branch of the inputs that have it.
@@ -352,7 +399,13 @@ class _Pull:
                 hint=f"run odf pull --from {url}",
             )
         pull = recorded_sync.RemotePull(
-            url, request.alias, request.branch, request.remote_branch, request.force
+            url,
+            request.alias,
+            request.branch,
+            request.remote_branch,
+            request.force,
+            request.tag,
+            request.crate,
         )
         entry, pulled = recorded_sync.pull_from_remote(self._workspace, entry, pull, self._reporter)
         appended = 0 if pulled.new_head == pulled.old_head else pulled.blocks  # else blocks were restored
@@ -363,13 +416,17 @@ class _Pull:
             new_head=text_or_none(pulled.new_head),
             blocks=pulled.blocks,
             records=pulled.records,
-            url=url,
-            label=remotes.Remotes(self._workspace.odf).display_name(url),
+            url=request.crate or url,
+            label=remotes.Remotes(self._workspace.odf).display_name(request.crate or url),
             bytes=pulled.bytes,
             ahead=pulled.relation.ours,
-            branch=request.branch or UNSET,
+            branch=request.branch or request.tag or UNSET,
             **count_changes(entry.dataset, appended, self._reporter),
         )
+
+
+def _path_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
 
 
 def _pull_remote(workspace: Workspace, entry: DatasetEntry) -> str | None:

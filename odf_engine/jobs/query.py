@@ -14,10 +14,9 @@ from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.config import parse_size
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.derive.verify.finding_kinds import ProofFinding
-from odf_engine.errors import InvalidIdentity, UsageError
+from odf_engine.errors import InvalidIdentity, InvalidQuery, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
-from odf_engine.jobs.views import PinnedBlock
 from odf_engine.on_demand import (
     chain_state,
     file_table,
@@ -29,6 +28,7 @@ from odf_engine.on_demand import (
     row_export,
     scratch,
 )
+from odf_engine.rows import PinnedVersion
 from odf_engine.sql.query_text import double_quoted_texts
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class QueryResult(msgspec.Struct, frozen=True):
     """
 
     sql: str = ""
-    pins: list[PinnedBlock] = []
+    pins: list[PinnedVersion] = []
     columns: list[ResultColumn] = []
     proof: dict[str, Any] | None = None
     seconds: float = 0.0
@@ -92,6 +92,8 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         sign: the dataset whose key signs the proof.
         engine: runs the query: ``spark`` or ``duckdb``; only Spark can create proofs.
         files: absolute paths and URLs of files by their names in the query; only DuckDB reads them.
+        max_bytes: maximum size of the rows in memory, or None for no limit.
+        readable: the ids of the only datasets that the query can read, or None for all.
     """
 
     read_only = True
@@ -110,6 +112,8 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
     sign: str | None = None
     engine: str = "spark"
     files: dict[str, str] = {}
+    max_bytes: int | None = None
+    readable: list[str] | None = None
 
     @property
     def needs_spark(self) -> bool:
@@ -122,7 +126,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         defaults = query_execution.parse_time_travel(workspace, self.as_at, self.as_of, self.pins)
         key = None if self.sign is None else _key(workspace, self.sign)
         reporter.log(self.sql.strip())
-        tables = query_execution.Tables(workspace, reporter, defaults)
+        tables = query_execution.Tables(workspace, reporter, defaults, self.readable)
         session = context.host.spark(reporter).session() if self.needs_spark else None
         try:
             with release_arrow_memory(), _execute(self, workspace, tables, session, reporter) as answer:
@@ -140,7 +144,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         reporter.log(f"query result: {count_of(stored.rows, 'row')} in {seconds:.1f} s")
         return QueryResult(
             sql=self.sql,
-            pins=msgspec.convert(tables.pins, list[PinnedBlock], from_attributes=True),
+            pins=tables.pins,
             columns=msgspec.convert(answer.columns, list[ResultColumn], from_attributes=True),
             proof=proof,
             seconds=seconds,
@@ -237,7 +241,7 @@ def _key(workspace: Workspace, name: str) -> str:
 
 def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, reporter: Reporter) -> _StoredRows:
     """Write the rows to the requested file, or to the cache."""
-    batches = _cancellable(answer.batches, reporter)
+    batches = _limited(answer.batches, request.max_bytes, reporter)
     if request.output is None:
         limit = request.limit or query_results.NO_LIMIT
         with query_results.new_result(workspace.odf) as (part, path):
@@ -259,10 +263,22 @@ def _write_output(
     return row_export.write_stream(path, request.format, schema, limited, reporter), limited.more
 
 
-def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; raises ``Cancelled`` between them once the job is cancelled."""
+def _limited(
+    batches: Iterator[pa.RecordBatch], max_bytes: int | None, reporter: Reporter
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches.
+
+    Raises:
+        InvalidQuery: they have more bytes than the limit.
+        Cancelled: the job was cancelled.
+    """
+    size = 0
     for batch in batches:
         reporter.raise_if_cancelled()
+        size += batch.nbytes
+        if max_bytes is not None and size > max_bytes:
+            problem = f"the result has more than {max_bytes:,} bytes, the limit for this query"
+            raise InvalidQuery(problem, hint="add a LIMIT or a WHERE clause, or select fewer columns")
         yield batch
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from odf_engine.base.progress import Reporter, count_of
-from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, branch_option
 from odf_engine.on_demand import provenance_model, provenance_trace
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
         column: trace the values of this column instead of complete rows.
         depth: number of datasets upstream; by default up to the sources.
         check: run the newest step again with only the traced rows, and without them.
+        branch: the branch or the tag with the rows, or "" for the head.
     """
 
     read_only = True
@@ -35,6 +36,7 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
     column: str | None = None
     depth: int | None = None
     check: bool = False
+    branch: str = ""
 
     @classmethod
     def result_type(cls) -> type[TraceResult]:
@@ -42,7 +44,7 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
 
     def run(self, context: JobContext, reporter: Reporter) -> TraceResult:
         workspace = context.workspace
-        entry = workspace.resolve(self.dataset)
+        entry = workspace.resolve(self.dataset).on_branch(self.branch)
         tracer = provenance_trace.Tracer(workspace, context.host.spark, reporter)
         step = tracer.trace(entry, self.runs, self.column, self.depth)
         checked = tracer.check_newest_step(entry, step) if self.check else None
@@ -57,4 +59,4 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
         first, last = self.runs[0][0], self.runs[-1][1]
         column = [] if self.column is None else ["--column", self.column]
         offsets = str(first) if first == last else f"{first}..{last}"
-        return ["provenance", name_of(self.dataset), offsets, *column]
+        return ["provenance", name_of(self.dataset), offsets, *column, *branch_option(self.branch)]

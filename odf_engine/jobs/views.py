@@ -12,24 +12,11 @@ from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.on_demand import as_at, projection, row_scan, row_statistics
+from odf_engine.rows import PinnedVersion
 
 if TYPE_CHECKING:
     from odf_engine.rows.scan import Scan
     from odf_engine.workspace.workspace import Workspace
-
-
-class PinnedBlock(msgspec.Struct, frozen=True):
-    """A dataset as of a block, as :class:`odf_engine.rows.as_at.PinnedVersion` describes it."""
-
-    dataset: str = ""
-    name: str = ""
-    block: str = ""
-    sequence_number: int = 0
-    system_time: str = ""
-    last_offset: int | None = None
-    head: bool = False
-    in_chain: bool = True
-    history: str = ""
 
 
 class StatisticsResult(msgspec.Struct, frozen=True):
@@ -85,7 +72,7 @@ class ProjectionResult(msgspec.Struct, frozen=True):
     rows: int = 0
     of: int = 0
     file: str = ""
-    pin: PinnedBlock | None = None
+    pin: PinnedVersion | None = None
 
 
 class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
@@ -128,7 +115,7 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
             rows=built.rows,
             of=built.of,
             file=str(built.file),
-            pin=msgspec.convert(pin, PinnedBlock, from_attributes=True),
+            pin=pin,
         )
 
     @classmethod

@@ -12,8 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from odf_engine.metadata.model import (
+    Binary,
     DataField,
     DataSchema,
+    Decimal,
     Duration,
     ExtraAttributes,
     List,
@@ -31,6 +33,41 @@ DECIMAL_ENCODING: Final = "arrow.apache.org/decimalEncoding"
 ENCODINGS: Final = (BUFFER_ENCODING, DATE_ENCODING, DECIMAL_ENCODING)
 """Attributes that describe the layout of values in Arrow, not their type."""
 DESCRIPTION: Final = "opendatafabric.org/description"
+
+
+MAX_PRECISION: Final = 76
+"""The maximum number of digits of a decimal."""
+
+
+def find_type_problem(data_type: Any) -> tuple[str, str, str] | None:
+    """Return the invalid property of a data type, what is wrong, and a hint, or None if the type is valid.
+
+    Nested types are not examined.
+    """
+    match data_type:
+        case Decimal(precision=precision) if not 1 <= precision <= MAX_PRECISION:
+            return (
+                "precision",
+                f"the precision {precision} is not in 1 to {MAX_PRECISION}",
+                "count all digits",
+            )
+        case Decimal(precision=precision, scale=scale) if not -MAX_PRECISION <= scale <= precision:
+            message = f"the scale {scale} is greater than the precision {precision}"
+            if scale < 0:
+                message = f"the scale {scale} is less than -{MAX_PRECISION}"
+            return "scale", message, "the precision counts all digits, the scale those after the point"
+        case Binary(fixed_length=0) | List(fixed_length=0):
+            return "fixed_length", "fixedLength is 0", "remove it, or use a length of 1 or more"
+        case Struct(fields=[]):
+            return "fields", "a Struct has no fields", "add a field, or remove the column"
+        case Struct(fields=fields) if len({field.name for field in fields}) < len(fields):
+            return "fields", "two fields of the Struct have the same name", "rename one of them"
+        case Option(inner=Option()):
+            return "inner", "an Option of an Option", "use a single Option"
+        case Map(key_type=Option()):
+            return "key_type", "the keys of a Map cannot be null", "use the type without Option"
+        case _:
+            return None
 
 
 def same_type(left: Any, right: Any) -> bool:

@@ -17,6 +17,7 @@ import yaml
 
 from odf_engine.errors import InvalidIdentity, InvalidManifest
 from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.metadata.data_types import find_type_problem
 from odf_engine.metadata.descriptors import (
     MAX_DEPTH,
     MAX_TEXT_DEPTH,
@@ -41,7 +42,15 @@ from odf_engine.metadata.descriptors import (
     union_tag,
 )
 from odf_engine.metadata.model import DatasetSnapshot, ExtraAttributes, MetadataBlock, MetadataEvent, Model
-from odf_engine.metadata.resources import SCHEMA, convert_resource
+from odf_engine.metadata.resources import (
+    SCHEMA,
+    SourceDefinition,
+    ValueSet,
+    convert_resource,
+    is_value_set,
+    join_sources,
+    read_value_set,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml_nodes import Mapping, Scalar, Sequence, YamlNode, resolve_plain_scalar
 
@@ -319,7 +328,15 @@ class ModelReader:
             return self.add_problem(node, path, f"{keys} exclude each other", "remove one of them")
         if any(value is INVALID for value in values.values()):
             return INVALID
-        return layout.type(**values)
+        value = layout.type(**values)
+        problem = find_type_problem(value) if self._definition else None
+        if problem is not None:
+            name, message, hint = problem
+            key = next(field.key for field in layout.fields if field.name == name)
+            entries = node.entries if isinstance(node, Mapping) else []
+            at = next((child for entry, child in entries if entry.text == key), node)
+            return self.add_problem(at, f"{path}.{key}", message, hint)
+        return value
 
     def _field(self, field: FieldDescriptor, node: YamlNode, path: str) -> Any:
         if not (isinstance(node, Scalar) and node.is_null):
@@ -628,7 +645,10 @@ _WRAPPER: Final = ("kind", "version", "content")
 
 
 def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
-    """Read all DatasetSnapshot manifests of ``text``, which may have several documents.
+    """Read all definitions of datasets of ``text``, which may have several documents.
+
+    A definition is a DatasetSnapshot manifest, or a Dataset or Source resource (RFC-018). See
+    :func:`read_value_sets` for VariableSet and SecretSet resources, which are omitted.
 
     Args:
         text: YAML; bytes must be UTF-8.
@@ -641,9 +661,25 @@ def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
     if not roots:
         raise InvalidManifest("no manifest found", where=source)
     reader = ModelReader(source, definition=True)
+    roots = [root for root in roots if not is_value_set(root)]
     snapshots = [_read(reader, root, "DatasetSnapshot", bare=False)[0] for root in roots]
     reader.raise_problems()
-    return snapshots
+    return join_sources(snapshots)
+
+
+def read_value_sets(text: str | bytes, source: str) -> list[ValueSet]:
+    """Read the VariableSet and SecretSet resources (RFC-018) of ``text``, without other documents.
+
+    Raises:
+        InvalidManifest: with all problems, each with its line and column.
+    """
+    reader = ModelReader(source, definition=True)
+    roots = parse_documents(text, source)
+    sets = [
+        read_value_set(reader, root) for root in roots if isinstance(root, Mapping) and is_value_set(root)
+    ]
+    reader.raise_problems()
+    return [item for item in sets if item is not None]
 
 
 def read_block_manifest(text: str | bytes, source: str) -> tuple[MetadataBlock, int | None]:
@@ -666,16 +702,51 @@ def read_event(text: str | bytes, source: str) -> MetadataEvent:
 
 def block_to_yaml(block: MetadataBlock, version: int) -> str:
     """Serialize a block as a MetadataBlock manifest."""
-    return _manifest_to_yaml("MetadataBlock", version, block)
+    return to_yaml({"kind": "MetadataBlock", "version": version, "content": to_builtins(block)})
 
 
 def snapshot_to_yaml(snapshot: DatasetSnapshot) -> str:
-    """Serialize a definition as a DatasetSnapshot manifest."""
-    return _manifest_to_yaml("DatasetSnapshot", 1, snapshot)
+    """Serialize a definition; see :func:`snapshot_documents`."""
+    return "---\n".join(map(to_yaml, snapshot_documents(snapshot)))
 
 
-def _manifest_to_yaml(kind: str, version: int, content: Model) -> str:
-    return to_yaml({"kind": kind, "version": version, "content": to_builtins(content)})
+def snapshot_documents(snapshot: DatasetSnapshot) -> list[dict[str, Any]]:
+    """Return the documents of a definition: a DatasetSnapshot manifest, or resources (RFC-018).
+
+    A definition whose source is outside the chain is a Source, with a Dataset before it if it has settings
+    that a Source cannot have.
+    """
+    if isinstance(snapshot, SourceDefinition):
+        return _resources(snapshot)
+    return [{"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)}]
+
+
+def _resources(definition: SourceDefinition) -> list[dict[str, Any]]:
+    account, _, name = definition.name.rpartition("/")
+    headers = {"name": name, **({"account": account} if account else {})}
+    spec: dict[str, Any] = {"config": definition.config} if definition.config else {}
+    others: list[Any] = []
+    for event in map(to_builtins, definition.metadata):
+        kind = event.pop("kind")
+        if kind == "SetPollingSource":
+            fetch = event.pop("fetch")
+            ingress = {**fetch, "kind": fetch["kind"].replace("EthereumLogs", "EvmLogs")}
+            spec |= {"ingress": ingress, **event}
+        elif kind == "SetVocab":
+            spec["vocab"] = event
+        else:
+            others.append({"kind": kind, **event})
+    resource_id = {"id": definition.resource_id} if definition.resource_id else {}
+    documents = [_resource("source", "Source", {**headers, **resource_id}, spec)]
+    if others:
+        dataset = {"kind": definition.kind.value, "metadata": others}
+        documents.insert(0, _resource("dataset", "Dataset", headers, dataset))
+    return documents
+
+
+def _resource(context: str, name: str, headers: Any, spec: Any) -> dict[str, Any]:
+    schema = f"https://opendatafabric.org/schemas/{context}/v1alpha1/{name}"
+    return {SCHEMA: schema, "headers": headers, "spec": spec}
 
 
 def _read_one(text: str | bytes, source: str, kind: str) -> tuple[Any, int | None]:
@@ -697,8 +768,12 @@ def _read(reader: ModelReader, root: YamlNode, kind: str, *, bare: bool) -> tupl
     shape, _ = field_type_of(_CONTENTS[kind][0])
     keys = {key.text for key, _ in root.entries}
     if SCHEMA in keys and kind == "DatasetSnapshot":
-        content = convert_resource(reader, root)
-        return (INVALID if content is None else reader.read(shape, content, "spec")), 1
+        resource = convert_resource(reader, root)
+        snapshot = INVALID if resource is None else reader.read(shape, resource.content, "spec")
+        if resource is None or resource.config is None or snapshot is INVALID:
+            return snapshot, 1
+        fields = snapshot.name, snapshot.kind, snapshot.metadata
+        return SourceDefinition(*fields, resource.config, resource.resource_id), 1
     if "content" not in keys and "version" not in keys:
         if bare:
             return reader.read(shape, root, ""), None

@@ -65,6 +65,10 @@ _ORPHAN_AGE: Final = timedelta(days=1)
 class DatasetMirror:
     """The origin of the dataset in ``folder`` (see :class:`odf_engine.storage.dataset_origin.DatasetOrigin`).
 
+    Attributes:
+        store: the store.
+        name: the folder of the dataset in the store.
+
     Args:
         store: the store.
         folder: the mirror.
@@ -75,17 +79,17 @@ class DatasetMirror:
     _evicted: float = 0.0
 
     def __init__(self, store: DatasetStore, folder: Path, name: str, heads: HeadsList | None = None) -> None:
-        self._store = store
+        self.store = store
         self._heads = heads
         self._folder = folder
-        self._name = name
+        self.name = name
         self._lock = threading.Lock()
         self._fetched = 0
         self._fetched_at = 0.0
 
     @cached_property
     def _unused(self) -> UnusedObjects:
-        return UnusedObjects(self._store.client, self._name, f"{self._store.url}{self._name}/")
+        return UnusedObjects(self.store.client, self.name, f"{self.store.url}{self.name}/")
 
     def fetch(self, kind: str, name: str) -> bool:
         """Store an object in the mirror, if its bytes match its hash; an existing copy is replaced.
@@ -117,14 +121,14 @@ class DatasetMirror:
             self._fetched, self._fetched_at = count, now
             if count != _SINGLE_BLOCKS:
                 return
-        names = self._store.client.list_all(self._key("blocks", ""))
+        names = self.store.client.list_all(self._key("blocks", ""))
         missing = [name for name in names if not (self._folder / "blocks" / name).exists()]
 
         def fetch(name: str) -> None:
             with suppress(BadData):  # raised when the block is read, if it is needed
                 self._fetch("blocks", name)
 
-        self._store.run_parallel(fetch, missing)
+        self.store.run_parallel(fetch, missing)
 
     def fetch_all(self, kind: str, sizes: Mapping[str, int], reporter: Reporter) -> None:
         """Store missing objects in the mirror; see :class:`DatasetOrigin`."""
@@ -132,14 +136,14 @@ class DatasetMirror:
         missing = _missing(folder, sizes)
         if not missing or not (self._folder / MARKER).exists():
             return
-        if self._store.run_downloads is not None:
+        if self.store.run_downloads is not None:
             keys = [self._key(kind, name) for name in missing]
-            urls = self._store.client.sign(keys, VALIDITY)
+            urls = self.store.client.sign(keys, VALIDITY)
             if urls is not None:  # otherwise Spark would be started for nothing
                 with reporter.nested_phase("fetch"), translate_os_errors(folder):
                     folder.mkdir(exist_ok=True)
                     downloads = map(SignedDownload, urls, map(folder.joinpath, missing), missing.values())
-                    self._store.run_downloads(list(downloads), reporter)
+                    self.store.run_downloads(list(downloads), reporter)
             missing = _missing(folder, sizes)
         received, total, lock = 0, sum(missing.values()), threading.Lock()
 
@@ -151,14 +155,14 @@ class DatasetMirror:
                 reporter.set_amounts(bytes=received, total_bytes=total)
 
         with reporter.nested_phase("fetch"):
-            self._store.run_parallel(lambda name: self._fetch(kind, name, receive), list(missing))
+            self.store.run_parallel(lambda name: self._fetch(kind, name, receive), list(missing))
 
     def _fetch(self, kind: str, name: str, receive: Callable[[int], None] = lambda _: None) -> bool:
         try:
             expected = Multihash.parse(name)
         except InvalidIdentity:
             return False
-        chunks = self._store.client.chunks(self._key(kind, name), 0, _MAX_OBJECT_BYTES)
+        chunks = self.store.client.chunks(self._key(kind, name), 0, _MAX_OBJECT_BYTES)
         if chunks is None:
             return False
         target = self._folder / kind / name
@@ -175,7 +179,7 @@ class DatasetMirror:
                 if hasher.digest() != expected.digest:
                     hint = "restore the object in the store from a copy of the dataset"
                     problem = f"{kind}/{name} in the store is damaged: its bytes do not match its hash"
-                    raise BadData(problem, where=self._store.url, hint=hint)
+                    raise BadData(problem, where=self.store.url, hint=hint)
                 part.replace(target)  # without a sync: a damaged file is fetched again
             finally:
                 remove_temporary(part)
@@ -189,7 +193,7 @@ class DatasetMirror:
             return None
         self._evict()
         keys = [self._key(kind, name) for name in names]
-        return RangedObject(self._store, keys, size, self._folder / RANGES / names[0])
+        return RangedObject(self.store, keys, size, self._folder / RANGES / names[0])
 
     def newest_head(self, reference: str = HEAD) -> Multihash | None:
         """Return the head in the store, by a conditional request, or None if the dataset does not exist.
@@ -198,7 +202,7 @@ class DatasetMirror:
         """
         if reference != HEAD:
             return self._read(reference)[0]
-        known, client, key = self._known(), self._store.client, self._key("refs", HEAD)
+        known, client, key = self._known(), self.store.client, self._key("refs", HEAD)
         try:
             if known is None:
                 stored = client.read(key, _MAX_HEAD_BYTES)
@@ -221,25 +225,25 @@ class DatasetMirror:
     def references(self) -> dict[str, Multihash]:
         """Return the references in the store other than the head, by their names."""
         multihashes: dict[str, Multihash] = {}
-        for name in self._store.client.list_all(self._key("refs", "")):
+        for name in self.store.client.list_all(self._key("refs", "")):
             if name == HEAD or not _REFERENCE.fullmatch(name):
                 continue  # it becomes the name of a file
-            stored = self._store.client.read(self._key("refs", name), _MAX_HEAD_BYTES)
+            stored = self.store.client.read(self._key("refs", name), _MAX_HEAD_BYTES)
             if stored is not None:
-                multihashes[name] = parse_head(stored.data, self._store.url)
+                multihashes[name] = parse_head(stored.data, self.store.url)
         return multihashes
 
     def read_records(self) -> bool:
         """Store missing compaction records in the mirror; return whether there were any."""
         folder = self._folder / COMPACTIONS_FOLDER
         is_changed = False
-        for name in self._store.client.list_all(self._key(COMPACTIONS_FOLDER, "")):
+        for name in self.store.client.list_all(self._key(COMPACTIONS_FOLDER, "")):
             try:
                 new_head = Multihash.parse(name)
             except InvalidIdentity:
                 continue  # it becomes the name of a file
             if not (folder / str(new_head)).exists():
-                stored = self._store.client.read(self._key(COMPACTIONS_FOLDER, name), MAX_RECORD_BYTES)
+                stored = self.store.client.read(self._key(COMPACTIONS_FOLDER, name), MAX_RECORD_BYTES)
                 if stored is not None:
                     RecordStore(self._folder).store(new_head, stored.data)
                     is_changed = True
@@ -249,14 +253,14 @@ class DatasetMirror:
         """Store the origin of the definition in the mirror, if the store has one. It is never removed."""
         if (self._folder / ORIGIN_FILE).exists():
             return
-        stored = self._store.client.read(self._key(*ORIGIN_FILE.split("/")), _MAX_ORIGIN_BYTES)
+        stored = self.store.client.read(self._key(*ORIGIN_FILE.split("/")), _MAX_ORIGIN_BYTES)
         if stored is not None:
             text = stored.data[:_MAX_ORIGIN_BYTES].decode("utf-8", "replace")
             replace_text_file(self._folder / ORIGIN_FILE, text)  # durable, unlike a cache
 
     def record_author(self, text: str) -> None:
         """Record the origin of a third-party definition, before its blocks are published."""
-        self._store.client.write(self._key(*ORIGIN_FILE.split("/")), text.encode()[:_MAX_ORIGIN_BYTES])
+        self.store.client.write(self._key(*ORIGIN_FILE.split("/")), text.encode()[:_MAX_ORIGIN_BYTES])
 
     def upload(self, kind: str, name: str) -> None:
         """Store an object of the mirror."""
@@ -264,9 +268,9 @@ class DatasetMirror:
         size = path.stat().st_size
         key = self._key(kind, name)
         if size <= _SINGLE_BYTES:
-            self._store.client.write(key, path.read_bytes())
+            self.store.client.write(key, path.read_bytes())
         else:
-            self._store.client.upload(key, size, _pieces(path))
+            self.store.client.upload(key, size, _pieces(path))
 
     def publish(
         self,
@@ -295,7 +299,7 @@ class DatasetMirror:
             if self._read(reference)[0] != expected:
                 raise self._moved()  # its objects can have been deleted
             with suppress(WriteConditionFailed):
-                self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
+                self.store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
         self._swap((reference, expected, new), stored, checked)
 
     def upload_used(self, kind: str, name: str) -> None:
@@ -303,7 +307,7 @@ class DatasetMirror:
         path, key = self._folder / kind / name, self._key(kind, name)
         if path.stat().st_size <= _SINGLE_BYTES:
             try:
-                self._store.client.write(key, path.read_bytes(), "create")
+                self.store.client.write(key, path.read_bytes(), "create")
                 return
             except WriteConditionFailed:
                 pass
@@ -328,11 +332,11 @@ class DatasetMirror:
         while True:
             stored: set[str] = set()
             for kind in KINDS:
-                present = self._store.client.list_all(self._key(kind, ""))
+                present = self.store.client.list_all(self._key(kind, ""))
                 names = [
                     path.name for path in (self._folder / kind).glob("[!.]*") if path.name not in present
                 ]
-                self._store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
+                self.store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
                 stored.update(f"{kind}/{name}" for name in (*present, *names))
             checked, after = time.time(), self._unused.withdraw()
             if after == before:  # otherwise objects that were present can have been deleted
@@ -341,14 +345,14 @@ class DatasetMirror:
         if lost := sorted({*required} - stored):
             raise NotFound(
                 f"{lost[0]} is missing in the store, so the block cannot be used",
-                where=f"{self._store.url}{self._name}/",
+                where=f"{self.store.url}{self.name}/",
                 hint="objects that no reference uses are deleted, see odf help stores",
             )
         return checked
 
     def store_reference(self, name: str, block: Multihash) -> None:
         """Set a reference other than the head in the store, without a condition."""
-        self._store.client.write(self._key("refs", name), str(block).encode())
+        self.store.client.write(self._key("refs", name), str(block).encode())
 
     def remove_reference(self, name: str, expected: Multihash) -> None:
         """Remove a reference other than the head in the store, if its value is ``expected``.
@@ -358,7 +362,7 @@ class DatasetMirror:
         """
         if self._read(name)[0] not in (None, expected):
             raise self._moved()
-        self._store.client.delete([self._key("refs", name)])
+        self.store.client.delete([self._key("refs", name)])
 
     def _require(self, reference: str, expected: Multihash | None) -> UpdateVersion | None:
         """Return the version of a reference in the store, whose value must be ``expected``."""
@@ -372,12 +376,12 @@ class DatasetMirror:
 
     def _read(self, reference: str) -> tuple[Multihash | None, StoredObject | None]:
         """Return the value of a reference in the store, and its object; store it if it is the head."""
-        stored = self._store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
+        stored = self.store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
         if stored is None:
             return None, None
         if reference == HEAD:
             return self._note(stored), stored
-        return parse_head(stored.data, f"{self._store.url}{self._name}/"), stored
+        return parse_head(stored.data, f"{self.store.url}{self.name}/"), stored
 
     def _swap(
         self,
@@ -401,13 +405,13 @@ class DatasetMirror:
         """
         reference, expected, new = change
         writer = uuid4().hex
-        for attempt in range(self._store.config.fetch.retries + 1):
+        for attempt in range(self.store.config.fetch.retries + 1):
             if not _is_recent(checked):
                 problem = "the commit was interrupted for too long; nothing was committed"
-                raise Conflict(problem, where=f"{self._store.url}{self._name}/", hint="try again")
+                raise Conflict(problem, where=f"{self.store.url}{self.name}/", hint="try again")
             mode: PutMode = "create" if version is None else version
             try:
-                tag = self._store.client.write(self._key("refs", reference), str(new).encode(), mode, writer)
+                tag = self.store.client.write(self._key("refs", reference), str(new).encode(), mode, writer)
                 if reference == HEAD:
                     self._keep(new, tag)
                 return
@@ -418,14 +422,14 @@ class DatasetMirror:
                     return
                 if head != expected:
                     raise self._moved() from None
-                if attempt == self._store.config.fetch.retries:
+                if attempt == self.store.config.fetch.retries:
                     raise
                 version = None if stored is None else stored.version
 
     def _moved(self) -> Conflict:
         return Conflict(
             "another machine has committed to the dataset",
-            where=f"{self._store.url}{self._name}/",
+            where=f"{self.store.url}{self.name}/",
             hint="try again, based on the new head",
         )
 
@@ -434,7 +438,7 @@ class DatasetMirror:
         before = datetime.fromtimestamp(time.time(), UTC) - _ORPHAN_AGE
         orphans: list[str] = []
         present: set[Multihash] = set()
-        for name, stored in self._store.client.list_all(self._key(kind, "")).items():
+        for name, stored in self.store.client.list_all(self._key(kind, "")).items():
             with suppress(InvalidIdentity):
                 present.add(Multihash.parse(name))
                 if Multihash.parse(name) not in needed and stored < before:
@@ -455,9 +459,9 @@ class DatasetMirror:
         for start in range(0, len(names), DELETED_BATCH):
             if not self._unused.holds_claim():
                 problem = "the deletion of unused objects was interrupted for too long"
-                raise Conflict(problem, where=f"{self._store.url}{self._name}/", hint="run the command again")
+                raise Conflict(problem, where=f"{self.store.url}{self.name}/", hint="run the command again")
             batch = names[start : start + DELETED_BATCH]
-            self._store.client.delete([f"{self._name}/{name}" for name in batch])
+            self.store.client.delete([f"{self.name}/{name}" for name in batch])
         self._unused.release()
 
     def _evict(self) -> None:
@@ -472,10 +476,10 @@ class DatasetMirror:
             DatasetMirror._evicted = now
         started = find_oldest_job(self._folder.parents[1] / "cache")
         before = min(now - _IN_USE_SECONDS, now if started is None else started)
-        evict_slices(self._folder.parent, self._store.config.store.cache_bytes, before)
+        evict_slices(self._folder.parent, self.store.config.store.cache_bytes, before)
 
     def _key(self, kind: str, name: str) -> str:
-        return f"{self._name}/{kind}/{name}".rstrip("/")
+        return f"{self.name}/{kind}/{name}".rstrip("/")
 
     def _known(self) -> KnownHead | None:
         try:
@@ -486,13 +490,13 @@ class DatasetMirror:
     def _note(self, stored: StoredObject | None) -> Multihash | None:
         if stored is None:
             return None
-        head = parse_head(stored.data, f"{self._store.url}{self._name}/")
+        head = parse_head(stored.data, f"{self.store.url}{self.name}/")
         self._keep(head, stored.version)
         return head
 
     def _keep(self, head: Multihash, version: UpdateVersion) -> None:
         if self._heads is not None:
-            self._heads.note({self._name: str(head)})
+            self._heads.note({self.name: str(head)})
         data = msgspec.json.encode(KnownHead(str(head), dict(version)))  # type: ignore[arg-type]
         with suppress(OdfError):  # a cache
             replace_file(self._folder / MARKER, data)

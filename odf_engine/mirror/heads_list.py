@@ -216,6 +216,7 @@ _ACTIVE: Final = weakref.WeakSet["HeadsList"]()
 
 
 @atexit.register
-def _finish_all() -> None:
+def finish_all() -> None:
+    """Write what is pending of every list of this process, as at its exit."""
     for heads in list(_ACTIVE):
         heads.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,10 +41,12 @@ class Login(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _SECRET: Final = "alert:"
 """Start of the keys of secrets of alerts, which are stored with the logins."""
+_VALUE: Final = "value:"
+"""Start of the keys of values of sources, see :meth:`Credentials.value`."""
 
 
 class Credentials:
-    """The logins of a workspace, and the secrets of its alerts."""
+    """The logins of a workspace, the secrets of its alerts, and the values of its sources."""
 
     def __init__(self, odf: Path) -> None:
         self._path = odf / "keys" / "logins.json"
@@ -54,7 +57,19 @@ class Credentials:
 
     def origins(self) -> list[str]:
         """Return the origins that have a login, sorted."""
-        return sorted(name for name in self._read() if not name.startswith(_SECRET))
+        return sorted(name for name in self._read() if not name.startswith((_SECRET, _VALUE)))
+
+    def value(self, reference: str) -> str | None:
+        """Return a value of a set for a reference such as ``SecretSet:keys#token``, or None if absent."""
+        stored = self._read().get(_VALUE + reference)
+        return None if stored is None else stored.secret
+
+    def set_values(self, prefix: str, values: Mapping[str, str]) -> None:
+        """Store the values of a set, such as ``SecretSet:keys#``, in place of all earlier ones."""
+        with self._held():
+            prefix = _VALUE + prefix
+            known = {key: item for key, item in self._read().items() if not key.startswith(prefix)}
+            self._write(known | {prefix + name: Login(secret=value) for name, value in values.items()})
 
     def alert_secret(self, alert: str) -> str | None:
         """Return the secret that signs the requests of an alert, or None if absent."""

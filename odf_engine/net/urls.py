@@ -156,6 +156,11 @@ def supports_login(url: str) -> bool:
     return urlsplit(url).scheme.lower() not in ("file", "ipfs", "ipns")
 
 
+def is_url(location: str) -> bool:
+    """Return whether the location of a data file is a URL of a network protocol."""
+    return urlsplit(location).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
+
+
 def is_s3(url: str) -> bool:
     """Return whether a URL is one of S3, whose login is an access key and its secret."""
     return urlsplit(url).scheme.lower().partition("+")[0] == "s3"

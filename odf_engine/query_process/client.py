@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.base.processes import enlarge_pipe
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import INSTALL_DATAFUSION, stateful_query_error
 from odf_engine.data.arrow_compute import python_values
@@ -26,6 +27,7 @@ from odf_engine.data.schema_enforcement import cast_lossless, slice_type
 from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.query_process.query_request import (
+    END_OF_ROWS,
     LISTED_EXTENSION,
     PROPERTIES,
     ErrorReport,
@@ -38,6 +40,9 @@ from odf_engine.sql.query_text import make_names_unique
 
 _MAX_TAIL_BYTES: Final = 1 << 16
 _SPARE_SECONDS: Final = 600.0
+_MAX_SPARE: Final = 4
+_MAX_QUERIES: Final = 200
+"""Maximum number of queries that one process of DuckDB runs, so that lost memory does not add up."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +125,19 @@ def storable_rows(rows: QueryRows) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
     Times have microseconds at most. Intervals, durations and columns without a type become text.
     """
-    names = make_names_unique(rows.schema.names)
-    fields = [
-        pa.field(name, pa.string() if _is_text(field.type) else slice_type(field.type))
-        for name, field in zip(names, rows.schema, strict=True)
-    ]
-    schema = pa.schema(fields)
+    schema = storable_schema(rows.schema)
     return schema, (_storable(batch, schema) for batch in rows.batches)
+
+
+def storable_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of :func:`storable_rows`."""
+    names = make_names_unique(schema.names)
+    return pa.schema(
+        [
+            pa.field(name, pa.string() if _is_text(field.type) else slice_type(field.type))
+            for name, field in zip(names, schema, strict=True)
+        ]
+    )
 
 
 def _storable(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -155,6 +166,10 @@ class QueryOptions:
         system_time: value of ``system_time()``, or None if there is no such function.
         isolation: how the process is isolated.
         program: the program that runs the query.
+        parameters: values of the parameters of a query for DuckDB, as an Arrow IPC stream of one row.
+        describe: the rows are the description of a query for DuckDB, see :class:`QueryRequest`.
+        only_tables: a query for DuckDB must read only the tables, see :class:`QueryRequest`.
+        keeps_process: a process of DuckDB that has run the query waits for the next one.
     """
 
     tracked: bool = False
@@ -162,6 +177,10 @@ class QueryOptions:
     system_time: str | None = None
     isolation: Isolation | None = None
     program: QueryProgram = DATAFUSION
+    parameters: bytes | None = None
+    describe: bool = False
+    only_tables: bool = False
+    keeps_process: bool = False
 
 
 @contextmanager
@@ -204,20 +223,25 @@ def run_query(
             memory=memory,
             scratch=str(files.inside("scratch")),
             system_time=options.system_time,
+            parameters=options.parameters,
+            describe=options.describe,
+            only_tables=options.only_tables,
+            keep=options.keeps_process,
         )
         started = _spare.take() if program is DUCKDB else None
         started = started or _start(program, isolation, files.folder)
         try:
-            with _running(started.process, request, files.folder, isolation, reporter):
-                reader = _Reader(started, program, is_isolated=isolation.inside is not None)
+            with _running(started, request, files.folder, isolation, reporter):
+                reader = _Reader(
+                    started, program, is_isolated=isolation.inside is not None, keeps=options.keeps_process
+                )
                 try:
                     yield reader.open()
                 finally:
                     reader.close()
         finally:
-            started.errors.close()
             if program is DUCKDB:
-                _spare.prepare()
+                _spare.prepare(started if started.is_free else None)
 
 
 class _QueryFiles:
@@ -269,12 +293,19 @@ class _QueryFiles:
             shutil.copyfile(path, link)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Started:
-    """A process, and the file of its errors."""
+    """A process, and the file of its errors.
+
+    Attributes:
+        queries: number of queries that it has run.
+        is_free: whether it waits for the next one.
+    """
 
     process: subprocess.Popen[bytes]
     errors: BinaryIO
+    queries: int = 0
+    is_free: bool = False
 
     def end(self) -> None:
         self.process.kill()
@@ -300,45 +331,54 @@ def _start(program: QueryProgram, isolation: Isolation, folder: Path | None = No
         env=environment,
         start_new_session=True,
     )
+    assert process.stdout is not None
+    enlarge_pipe(process.stdout)
     return _Started(process, errors)
 
 
 class _Spare:
-    """A process of DuckDB that waits for the next query, since its start takes longer than many queries.
+    """Processes of DuckDB that wait for the next query, since their start takes longer than many queries.
 
-    It exits with this process, and when no query needs it for some minutes.
+    They exit with this process, and when no query needs one for some minutes. There is one, and more that
+    have run queries with ``keeps_process``.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._started: _Started | None = None
+        self._waiting: list[_Started] = []
         self._timer: threading.Timer | None = None
 
     def take(self) -> _Started | None:
-        """Return the process, or None if there is none."""
+        """Return a process, or None if there is none."""
         with self._lock:
-            started, self._started = self._started, None
+            while self._waiting:
+                started = self._waiting.pop(0)  # the one that has had the most time to prepare
+                if started.process.poll() is None:
+                    return started
+                started.end()
+        return None
+
+    def prepare(self, free: _Started | None = None) -> None:
+        """Keep a process that has run a query, or start one, unless enough wait."""
+        required = 1 if free is None else 2
+        with self._lock:
+            if free is not None and len(self._waiting) < _MAX_SPARE and free.queries < _MAX_QUERIES:
+                self._waiting.append(free)
+                free = None
+            if len(self._waiting) < required:
+                with suppress(OSError):  # the next query starts its own, or fails with the reason
+                    self._waiting.append(_start(DUCKDB, Isolation()))
             if self._timer is not None:
                 self._timer.cancel()
-        if started is not None and started.process.poll() is not None:
-            started.end()
-            return None
-        return started
-
-    def prepare(self) -> None:
-        """Start the process, unless one waits."""
-        with self._lock:
-            if self._started is not None:
-                return
-            with suppress(OSError):  # the next query starts its own, or fails with the reason
-                self._started = _start(DUCKDB, Isolation())
-                self._timer = threading.Timer(_SPARE_SECONDS, self.end)
-                self._timer.daemon = True
-                self._timer.start()
+            self._timer = threading.Timer(_SPARE_SECONDS, self.end)
+            self._timer.daemon = True
+            self._timer.start()
+        if free is not None:
+            free.end()
 
     def end(self) -> None:
-        """End the process."""
-        if (started := self.take()) is not None:
+        """End the processes."""
+        while (started := self.take()) is not None:
             started.end()
 
 
@@ -346,15 +386,22 @@ _spare: Final = _Spare()
 atexit.register(_spare.end)
 
 
+def prepare_process() -> None:
+    """Start a process of DuckDB for the first query, unless one waits."""
+    _spare.prepare()
+
+
 @contextmanager
 def _running(
-    process: subprocess.Popen[bytes],
+    started: _Started,
     request: QueryRequest,
     folder: Path,
     isolation: Isolation,
     reporter: Reporter,
 ) -> Iterator[None]:
-    """Send the process the request; kill it at the end, and when the job is cancelled."""
+    """Send the process the request; kill it when the job is cancelled, and at the end unless it is free."""
+    process, started.is_free = started.process, False
+    started.queries += 1
     assert process.stdin is not None and process.stdout is not None
     try:
         check_limits = isolation.watch(process, folder)
@@ -371,17 +418,19 @@ def _running(
                 check_limits()
                 raise
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(BrokenPipeError):
-                pipe.close()
+        started.is_free = started.is_free and not reporter.cancelled
+        if not started.is_free:
+            started.end()
 
 
 class _Reader:
     """Reads the rows of a process, or its error."""
 
-    def __init__(self, started: _Started, program: QueryProgram, *, is_isolated: bool) -> None:
+    def __init__(
+        self, started: _Started, program: QueryProgram, *, is_isolated: bool, keeps: bool = False
+    ) -> None:
+        self._started = started
+        self._keeps = keeps
         self._process = started.process
         self._errors = started.errors
         self._program = program
@@ -425,7 +474,11 @@ class _Reader:
             except (pa.ArrowException, OSError, ValueError):
                 raise self._error() from None
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        if self._process.wait() != 0:
+        # The stream of a query that failed ends too.
+        assert self._process.stdout is not None
+        if self._keeps and self._process.stdout.read(1) == END_OF_ROWS:
+            self._started.is_free = True
+        elif self._process.wait() != 0 or self._keeps:
             raise self._error()
 
     def _error(self) -> OdfError:

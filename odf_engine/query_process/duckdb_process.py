@@ -11,8 +11,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, BinaryIO, Final
 
 import duckdb
@@ -21,12 +22,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import is_list_like
-from odf_engine.query_process.query_request import PROPERTIES, ErrorReport, QueryRequest, QueryTable
+from odf_engine.data.arrow_compute import is_list_like, python_values
+from odf_engine.query_process.query_request import (
+    END_OF_ROWS,
+    PROPERTIES,
+    ErrorReport,
+    QueryRequest,
+    QueryTable,
+)
+from odf_engine.query_process.syntax_tree import SYNTAX_TREE, find_refused
 from odf_engine.sql.duckdb_text import (
     PREPARATION,
     SETTINGS,
     confinement,
+    literal,
     path_list,
     quoted,
     storable_value,
@@ -43,6 +52,11 @@ _TYPE_NAMES: Final = {
 }  # fmt: skip
 """Types of DuckDB by types of Arrow."""
 _INVALID_VALUE: Final = ("Conversion", "Out of Range", "Invalid Input", "Mismatch Type", "Divide by Zero")
+_SETTINGS: Final = (
+    "SET errors_as_json = true",
+    "SET parquet_metadata_cache = true",  # slices never change, and each is opened several times
+)
+_MAX_LEVELS: Final = 10_000  # DuckDB allows 1000 in an expression; its syntax tree has more
 _EXPLAIN: Final = "EXPLAIN "
 _SELECT: Final = "a query must be one SELECT"
 _FILES: Final = "a query reads only datasets, and files as in FROM 'cases.csv'"
@@ -60,29 +74,38 @@ class _Failure(Exception):
 
 
 def main() -> None:
-    """Run the query of the request, and exit with 0 after its last row."""
-    line = sys.stdin.buffer.readline()
-    if not line:  # no query needs this process
-        os._exit(0)
-    request = msgspec.json.decode(line, type=QueryRequest)
-    threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+    """Run the queries of the requests, and exit with 0 after the last row of the last one."""
+    sys.setrecursionlimit(_MAX_LEVELS)
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library could print to standard output
+    while True:
+        connection = _connect()  # before the request, since it takes longer than many queries
+        request = msgspec.json.decode(requests.get(), type=QueryRequest)
+        code = _run(connection, request, output)
+        if code or not request.keep:
+            os._exit(code)  # threads of the library, and the one that reads the input, could delay the end
+
+
+def _run(connection: duckdb.DuckDBPyConnection, request: QueryRequest, output: BinaryIO) -> int:
+    """Run a query; return the exit code."""
     try:
-        _write_rows(request, output)
-        code = 0
+        with connection:
+            _write_rows(connection, request, output)
+        return 0
     except BrokenPipeError:  # the job has all rows that it needs
-        code = 0
+        os._exit(0)
     except _Failure as failure:
-        code = _send(failure.report)
+        return _send(failure.report)
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
-        code = _send(_describe(error, request.steps[0].query))
-    os._exit(code)  # threads of the library, and the one that reads the input, could delay the end
+        return _send(_describe(error, request.steps[0].query))
 
 
-def _exit_at_end_of_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
+def _read_requests(requests: SimpleQueue[bytes]) -> None:
+    for line in sys.stdin.buffer:
+        requests.put(line)
+    os._exit(0)  # no query needs this process
 
 
 def _send(report: ErrorReport) -> int:
@@ -92,36 +115,105 @@ def _send(report: ErrorReport) -> int:
     return 1
 
 
-def _write_rows(request: QueryRequest, output: BinaryIO) -> None:
+def _connect() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config=SETTINGS | {"threads": _THREADS})
+    for statement in (*PREPARATION, *_SETTINGS):
+        connection.execute(statement)
+    return connection
+
+
+def _write_rows(connection: duckdb.DuckDBPyConnection, request: QueryRequest, output: BinaryIO) -> None:
     """Write the rows as an Arrow IPC stream."""
     scratch = Path(request.scratch)
-    settings = SETTINGS | {
-        "memory_limit": f"{request.memory >> 10}KiB",
-        "threads": _THREADS,
-        "temp_directory": str(scratch),
-    }
-    connection = duckdb.connect(":memory:", config=settings)
-    for statement in (*PREPARATION, "SET errors_as_json = true"):
-        connection.execute(statement)
+    connection.execute(f"SET memory_limit = '{request.memory >> 10}KiB'")
+    connection.execute(f"SET temp_directory = {literal(str(scratch))}")
     for number, table in enumerate(request.tables):
         _create_view(connection, table, scratch / f"texts-{number}")
     for statement in confinement([scratch], [path for table in request.tables for path in table.paths]):
         connection.execute(statement)
-    rows = _stored_rows(_parse(connection, request.steps[0].query)).to_arrow_reader(_BATCH_ROWS)
+    rows = _compute(connection, request)
     schema = rows.schema.with_metadata({PROPERTIES: b'{"ordered":false,"rowWise":false}'})
     with pa.ipc.new_stream(output, schema) as writer:
         output.flush()
         for batch in rows:
             writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             output.flush()
-    output.close()
+    if request.keep:
+        output.write(END_OF_ROWS)
+    output.flush()
 
 
-def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
-    """Return the rows of a query, which must be one SELECT."""
+def _compute(connection: duckdb.DuckDBPyConnection, request: QueryRequest) -> pa.RecordBatchReader:
+    """Return the rows of the query, which must be one SELECT, or its description."""
+    query = request.steps[0].query
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise _Failure(ErrorReport("query", _SELECT, hint="remove the other statements"))
+        hint = (
+            "remove the other statements" if len(statements) > 1 else "data can only be read: write a SELECT"
+        )
+        raise _Failure(ErrorReport("query", _SELECT, hint=hint))
+    names = sorted(statements[0].named_parameters, key=lambda name: (len(name), name))  # 10 is after 9
+    if request.only_tables:
+        _check_reads(connection, query, [table.name for table in request.tables])
+    if request.describe:
+        return _description(connection, query, names)
+    if not names and request.parameters is None:
+        return _stored_rows(_parse(connection, query)).to_arrow_reader(_BATCH_ROWS)
+    values = _parameter_values(names, request.parameters)
+    return _stored_rows(_parse(connection, query, values)).to_arrow_reader(_BATCH_ROWS)
+
+
+def _check_reads(connection: duckdb.DuckDBPyConnection, query: str, tables: Collection[str]) -> None:
+    """Check that a query reads only its tables."""
+    ((text,),) = connection.execute(SYNTAX_TREE, [query]).fetchall()
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        report = ErrorReport("query", "the query has too many levels", hint="split long expressions")
+    else:
+        report = find_refused(tree, tables, lambda position: _place(query, str(position), 0))
+    if report is not None:
+        raise _Failure(report)
+
+
+def _description(
+    connection: duckdb.DuckDBPyConnection, query: str, parameters: list[str]
+) -> pa.RecordBatchReader:
+    """Return one row with the schemas of the result and of the parameters, whose types are unknown."""
+    if parameters:
+        values = _named_or_listed(dict.fromkeys(parameters))
+        rows = _parse(connection, f"SELECT * FROM ({query}\n) LIMIT 0", values)
+    else:
+        rows = _parse(connection, query).limit(0)
+    result = _stored_rows(rows).to_arrow_reader().schema
+    schemas = [result, pa.schema([(name, pa.null()) for name in parameters])]
+    columns = [[schema.serialize().to_pybytes()] for schema in schemas]
+    batch = pa.record_batch(columns, ["result", "parameters"])
+    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+
+
+def _parameter_values(names: list[str], data: bytes | None) -> list[Any] | dict[str, Any]:
+    """Return the values of parameters: by name, or by number in order."""
+    columns = pa.table({}) if data is None else pa.ipc.open_stream(data).read_all()
+    if columns.num_columns != len(names):
+        problem = f"the number of parameters is {len(names)}, but the number of values {columns.num_columns}"
+        raise _Failure(ErrorReport("query", problem, hint="bind one value for each parameter"))
+    values = [python_values(column)[0] for column in columns.columns]
+    is_named = set(columns.column_names) == set(names)
+    row = dict(zip(columns.column_names if is_named else names, values, strict=True))
+    return _named_or_listed({name: row[name] for name in names})
+
+
+def _named_or_listed(values: dict[str, Any]) -> list[Any] | dict[str, Any]:
+    """Return the values of parameters as DuckDB takes them: a list if they are numbered."""
+    return list(values.values()) if all(map(str.isdecimal, values)) else values
+
+
+def _parse(
+    connection: duckdb.DuckDBPyConnection, query: str, values: list[Any] | dict[str, Any] | None = None
+) -> duckdb.DuckDBPyRelation:
+    if values is not None:
+        return connection.sql(query, params=values)
     try:
         return connection.sql(query)
     except duckdb.Error:

@@ -3,7 +3,8 @@
 The process reads one :class:`QueryRequest` as a line of JSON from standard input, and exits when standard
 input ends. It writes the rows as an Arrow IPC stream to standard output. The metadata of the stream's schema
 has a :class:`ResultProperties` under :data:`PROPERTIES`. If the query failed, the last line of standard error
-is an :class:`ErrorReport`.
+is an :class:`ErrorReport`. If ``keep`` is set, the process writes :data:`END_OF_ROWS` after all rows, and
+reads another request.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 PROPERTIES: Final = b"odf"
+END_OF_ROWS: Final = b"\n"
 LISTED_EXTENSION: Final = ".parquet"
 
 
@@ -60,6 +62,11 @@ class QueryRequest(QueryMessage, frozen=True):
         memory: maximum memory for rows, in bytes; sorts and groups spill to ``scratch``.
         scratch: folder for temporary files.
         system_time: value of ``system_time()`` in RFC 3339, or None if there is no such function.
+        parameters: for DuckDB, the values of the parameters of the query as an Arrow IPC stream of one row.
+        describe: for DuckDB, return one row with the Arrow schemas (IPC) of the result and of the parameters.
+        only_tables: for DuckDB, the query must read only the tables, see
+            :func:`~odf_engine.query_process.syntax_tree.find_refused`.
+        keep: for DuckDB, the process waits for another request after the last row.
     """
 
     steps: list[QueryStep]
@@ -68,6 +75,10 @@ class QueryRequest(QueryMessage, frozen=True):
     memory: int
     scratch: str
     system_time: str | None = None
+    parameters: bytes | None = None
+    describe: bool = False
+    only_tables: bool = False
+    keep: bool = False
 
 
 class ResultProperties(QueryMessage, frozen=True):

@@ -12,42 +12,12 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import Conflict, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
+from odf_engine.rows import PinnedVersion
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
 _DIGITS: Final = 7  # more digits are the beginning of a hash
 _FIRST_PAGE: Final = 8
 _PAGE: Final = 1000
-
-
-class PinnedVersion(msgspec.Struct, frozen=True):
-    """A version of a dataset.
-
-    Attributes:
-        dataset: its id.
-        name: its name in the workspace.
-        block: the hash of the block, in base16.
-        sequence_number: the sequence number of the block.
-        system_time: the system time of the block, as RFC 3339.
-        last_offset: the last offset of the newest row up to the block, or None if absent.
-        head: whether it is the newest block.
-        in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
-        history: the branch, tag or earlier history that the caller named, or "".
-    """
-
-    dataset: str
-    name: str
-    block: str
-    sequence_number: int
-    system_time: str
-    last_offset: int | None
-    head: bool
-    in_chain: bool = True
-    history: str = ""
-
-    @property
-    def scan_offset(self) -> int:
-        """``last_offset`` as :meth:`odf_engine.rows.scan.Scan.of_dataset` takes it, or -1 without rows."""
-        return -1 if self.last_offset is None else self.last_offset
 
 
 def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersion:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from odf_engine.chain.block_summary import BlockSummary
 from odf_engine.chain.dataset import Dataset
@@ -16,7 +17,9 @@ from odf_engine.errors import OdfError, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
+from odf_engine.rows import PinnedVersion
+from odf_engine.rows.as_at import at_version, resolve_as_at
+from odf_engine.storage.refs import is_branch_name
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import DatasetNames, PlannedChange, describe_change
 from odf_engine.workspace.workspace import Workspace
@@ -226,19 +229,24 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     def traceable_row(self, old: int | None, new: int | None) -> tuple[PinnedVersion, int]:
         """Return the version and the offset whose trace explains a row of the difference.
 
+        The ``history`` of the version is the branch or tag with the row, or "" for the head.
+
         Args:
             old: the offset of the older row, or None if only the newer side has the row.
             new: likewise for the newer side.
 
         Raises:
-            Unsupported: the row is in a branch or an earlier history, whose offsets the head does not have.
+            Unsupported: the row is in an earlier history, or in a branch that the caller has not named.
         """
-        side, offset = (self.old, old) if new is None else (self.new, new)
+        is_newer_chain = new is not None or (self.blocks or 0) > 0  # the newer chain also has the retraction
+        side, offset = self.new if is_newer_chain else self.old, old if new is None else new
         assert offset is not None  # each row is on one of the sides
-        if not side.in_chain:
+        if side.in_chain:
+            return replace(side, history=""), offset
+        if not is_branch_name(side.history):
             raise Unsupported(
-                "rows of a branch or an earlier history cannot be traced",
-                hint=f"promote the branch to trace its rows: odf branch {side.name} --promote BRANCH",
+                "rows of an earlier history cannot be traced without a tag",
+                hint=f"create one: odf tag {side.name} TAG --at {side.block[:13]}, then compare with TAG",
             )
         return side, offset
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,8 @@ from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError,
 from odf_engine.metadata.model import SetDataSchema, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query_process.client import DUCKDB, QueryOptions, UnknownTable, run_query, storable_rows
-from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
+from odf_engine.rows import PinnedVersion
+from odf_engine.rows.as_at import at_version, resolve_as_at
 from odf_engine.rows.projection import Projection, build_projection, dataset_key
 from odf_engine.rows.query_proof import ProofColumn, ProofTable, ResultSummary
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
@@ -39,6 +40,7 @@ else:  # these import PySpark, and are first used after Spark has started
 
 _PARTITION_BYTES: Final = 32 << 20
 _MAX_PARTITIONS: Final = 200
+_DUCKDB: Final = QueryOptions(program=DUCKDB)
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,26 @@ def parse_time_travel(
 class Tables:
     """Resolves the tables of one query.
 
+    Args:
+        workspace: the workspace.
+        reporter: receives log lines.
+        seen: versions and states that the query does not specify.
+        readable: the ids of the only datasets that the query can read, or None for all.
+
     Attributes:
         read: the tables resolved so far, in order.
         pins: their versions, each once.
     """
 
-    def __init__(self, workspace: Workspace, reporter: Reporter, seen: TimeTravelDefaults) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        reporter: Reporter,
+        seen: TimeTravelDefaults,
+        readable: Collection[str] | None = None,
+    ) -> None:
         self._workspace = workspace
+        self._readable = readable
         self._reporter = reporter
         self._seen = seen
         self.read: list[ProofTable] = []
@@ -96,7 +111,7 @@ class Tables:
         return [
             *(
                 name
-                for dataset in self._workspace.datasets()
+                for dataset in _readable_datasets(self._workspace, self._readable)
                 for name in (str(dataset.alias), str(dataset.id))
             ),
             *(table.table for table in known.values()),
@@ -117,7 +132,7 @@ class Tables:
         """
         if self._seen.tables is None:
             call = call or TableFunctionCall(name, name)
-            entry = resolve(self._workspace, call.dataset)
+            entry = resolve(self._workspace, call.dataset, self._readable)
             pin = self._pin(entry, call)
         else:
             entry, pin, call = self._recorded_table(name, self._seen.tables)
@@ -225,22 +240,36 @@ def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
     return resolve_as_at(entry, str(time))
 
 
-def resolve(workspace: Workspace, name: str) -> DatasetEntry:
+def resolve(workspace: Workspace, name: str, readable: Collection[str] | None = None) -> DatasetEntry:
     """Return the dataset that a query names.
 
+    Args:
+        workspace: the workspace.
+        name: the name or the id of the dataset.
+        readable: the ids of the only datasets that the query can read, or None for all.
+
     Raises:
-        NotFound: it does not exist; the hint has a similar name.
+        NotFound: it does not exist, or the query cannot read it; the hint has a similar name.
     """
     from difflib import get_close_matches
 
-    try:
-        return workspace.resolve(name)
-    except (NotFound, InvalidIdentity):
-        names = {str(dataset.alias).lower(): str(dataset.alias) for dataset in workspace.datasets()}
+    with suppress(NotFound, InvalidIdentity):
+        entry = workspace.resolve(name)
+        if readable is None or str(entry.id) in readable:
+            return entry
+    aliases = [str(dataset.alias) for dataset in _readable_datasets(workspace, readable)]
+    names = {alias.lower(): alias for alias in aliases}
     holding = [tables for tables in names if name.lower() in tables]
     close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
-    hint = f"did you mean {names[close[0]]}?" if close else "list all datasets: odf list"
+    hint = "list all datasets: odf list" if readable is None else "list the tables of this server"
+    if close:
+        hint = f"did you mean {names[close[0]]}?"
     raise NotFound(f"dataset '{name}' not found", hint=hint)
+
+
+def _readable_datasets(workspace: Workspace, readable: Collection[str] | None) -> list[DatasetEntry]:
+    datasets = workspace.datasets()
+    return datasets if readable is None else [entry for entry in datasets if str(entry.id) in readable]
 
 
 def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
@@ -358,6 +387,9 @@ def execute_query(
         # Each partition that Spark sorts or groups has to fit in memory.
         partitions = min(max(2, size // _PARTITION_BYTES + 1), _MAX_PARTITIONS)
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        if not proven:  # more partitions would change sums of DOUBLE, and with them the hash of a proof
+            ranges = user_query.count_range_partitions(frame)
+            session.conf.set("spark.sql.leafNodeDefaultParallelism", str(ranges))
         reporter.phase("query")
         ordered = False
         if proven:
@@ -401,6 +433,7 @@ def execute_with_duckdb(
     folder: Path,
     memory: int,
     reporter: Reporter,
+    options: QueryOptions = _DUCKDB,
 ) -> Iterator[QueryAnswer]:
     """Run a query without Spark, as :func:`execute_query` does with it; its rows cannot be proven.
 
@@ -412,6 +445,7 @@ def execute_with_duckdb(
         folder: for temporary files, on the file system of the datasets.
         memory: memory for rows, in bytes; more are stored on disk.
         reporter: receives progress, and can cancel.
+        options: parameters, and what happens to the process.
 
     Raises:
         InvalidQuery: it is invalid.
@@ -427,7 +461,7 @@ def execute_with_duckdb(
         tables += [find(name, call) for name, call in query.calls.items()]
         tables += map(open_file, query.files)
         reporter.phase("query")
-        steps, options = [SqlQueryStep(query=query.text)], QueryOptions(program=DUCKDB)
+        steps = [SqlQueryStep(query=query.text)]
         try:
             with run_query(steps, tables, folder, memory, reporter, options) as rows:
                 schema, batches = storable_rows(rows)

@@ -25,6 +25,7 @@ from odf_engine.metadata.model import Append, Ledger, SetTransform, Snapshot
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.rows.live_rows import History, LiveRowSet, current_rows, rows_as_of, unretracted_rows
 from odf_engine.rows.scan import Scan, ScanFile
+from odf_engine.workspace.documents.private_source import local_state
 
 
 def group_by_columns(transform: SetTransform | None) -> list[str]:
@@ -247,7 +248,7 @@ def dataset_key(dataset: Dataset) -> list[str]:
     For a root dataset these are the primary key of its sources, for a derivative dataset the columns that
     its query groups by, unless they include a window.
     """
-    state = dataset.state()
+    state = local_state(dataset)
     return primary_key(state) or group_by_columns(state.transform)
 
 
@@ -284,7 +285,7 @@ def build_projection(
     """
     rows = Scan.of_dataset(dataset, last_offset)
     names = _columns(rows, key or dataset_key(dataset), optional=as_of is not None)
-    history = _history_of(dataset.state())
+    history = _history_of(local_state(dataset))
     return build_projection_of(
         odf / "cache" / "projections", rows, names, reporter, as_of=as_of, history=history
     )

@@ -19,7 +19,7 @@ from odf_engine.base.atomic_files import atomic_file, evict_oldest
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.parquet.parquet_reader import parquet_errors
-from odf_engine.rows.as_at import PinnedVersion
+from odf_engine.rows import PinnedVersion
 from odf_engine.rows.database import Database, open_database
 from odf_engine.rows.diff import (
     CHANGE_COLUMN,

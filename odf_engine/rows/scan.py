@@ -145,7 +145,7 @@ class Scan:
         Args:
             dataset: the dataset.
             last_offset: the last offset of a block, as in
-                :attr:`odf_engine.rows.as_at.PinnedVersion.last_offset`; -1: no rows. By default all rows.
+                :attr:`odf_engine.rows.PinnedVersion.last_offset`; -1: no rows. By default all rows.
 
         Raises:
             NotFound, BadData: the chain has no schema, and the newest slice cannot be opened.
@@ -278,6 +278,31 @@ class Scan:
                     if reporter is not None:
                         reporter.raise_if_cancelled()
                     yield self._filtered(batch) if self._filters else batch
+
+    def event_time_range(self) -> tuple[Timestamp, Timestamp] | None:
+        """Return the first and the last event time by the statistics of all files; no rows are read.
+
+        None without rows, or if a file has no statistics.
+
+        Raises:
+            NotFound, BadData: a file is missing or damaged.
+            InvalidSchema: the event time is not a time.
+        """
+        if self.vocabulary.event_time_column not in self.schema.names:
+            return None
+        field = self.schema.field(self.vocabulary.event_time_column)
+        times: list[int] = []
+        for part in self.files:
+            with part.open() as file:
+                for group in range(len(file.group_ends)):
+                    low, high = file.bounds(group, field)
+                    if low is None or high is None:
+                        return None
+                    times += (low, high)
+        if not times:
+            return None
+        unit = _nanoseconds(field.type)
+        return Timestamp(min(times) * unit), Timestamp(max(times) * unit)
 
     def to_reader(self, reporter: Reporter | None = None) -> pa.RecordBatchReader:
         """Return the rows as a stream for other Arrow libraries. Raises as :meth:`batches`."""

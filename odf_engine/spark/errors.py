@@ -117,9 +117,9 @@ _ADVICE: Final = re.compile(
     re.DOTALL,
 )
 _CONTEXT_STOPPED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
-_OUT_OF_MEMORY: Final = 52
-"""Exit code of Spark's process after one of its tasks ran out of memory."""
-_EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
+_OUT_OF_MEMORY: Final = (3, 52)
+"""Exit codes of Spark's process after it ran out of memory: of Java, and of Spark's tasks."""
+_EXECUTOR_OUT_OF_MEMORY: Final = re.compile(r"ExecutorLostFailure .* code 52\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
@@ -225,7 +225,7 @@ def to_user_error(error: BaseException) -> OdfError:
 
 def _process_lost(exit_code: int | None) -> SparkFailed:
     """Return the error for a Spark process that does not respond, with the reason in its exit code."""
-    if exit_code == _OUT_OF_MEMORY:
+    if exit_code in _OUT_OF_MEMORY:
         return _out_of_memory()
     return SparkFailed(
         "Spark's process has exited or does not respond",
@@ -236,7 +236,7 @@ def _process_lost(exit_code: int | None) -> SparkFailed:
 def _out_of_memory() -> SparkFailed:
     return SparkFailed(
         "Spark ran out of memory",
-        hint="increase it: `odf config set spark.driverMemory 4g` and `odf worker stop`, then pull again",
+        hint="increase it: `odf config set spark.driverMemory 4g` and `odf worker stop`, then try again",
     )
 
 
@@ -396,6 +396,8 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
             return f"{expression} is neither grouped by nor aggregated", (
                 f"add it to GROUP BY, or aggregate it, such as max({expression})"
             )
+        case "UNBOUND_SQL_PARAMETER":
+            return "the query cannot have parameters", "write the values into the query"
         case "UNRESOLVABLE_TABLE_VALUED_FUNCTION":
             return (f"table function {parameters['name']} not found", "read the inputs by their aliases")
         case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
@@ -480,7 +482,7 @@ def _out_of_resources(cause: JavaThrowable) -> OdfError | None:
         return SparkFailed(
             "an executor of the cluster ran out of memory",
             hint="increase it: `odf config set spark.conf.spark.executor.memory 4g` and `odf worker "
-            "stop`, then pull again",
+            "stop`, then try again",
         )
     if "No space left on device" in cause.message:
         return SparkFailed("the disk is full", hint="free disk space and try again")

@@ -637,6 +637,9 @@ FindTable = Callable[[str], "DataFrame"]
 """Returns the rows of a table by name; raises `NotFound` and other errors of the table."""
 _POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 _COLUMNS: Final = "show the columns: odf schema NAME; show the definition: odf show NAME"
+_RANGE_ROWS: Final = 500_000
+"""Maximum number of rows of a partition of the table function `range`."""
+_MAX_RANGE_PARTITIONS: Final = 10_000
 _OTHER_STATEMENTS: Final = {
     "DESCRIBE": _COLUMNS,
     "DESC": _COLUMNS,
@@ -695,6 +698,15 @@ class AdHocQuery:
         line, column = self._query.position_of(name)
         place = f"line {line}, column {column}"
         return QueryError(error.message, hint=error.hint, where=place, line=line, column=column)
+
+
+def count_range_partitions(frame: DataFrame) -> int:
+    """Return the number of partitions of the table function `range`: the rows of each must fit in memory."""
+    with translate_errors():
+        frame_in_java: Any = frame._jdf
+        leaves = to_list(frame_in_java.queryExecution().analyzed().collectLeaves())
+        rows = (int(str(leaf.numElements())) for leaf in leaves if node_name(leaf) == "Range")
+        return min(max(rows, default=0) // _RANGE_ROWS + 1, _MAX_RANGE_PARTITIONS)
 
 
 def to_storable(frame: DataFrame) -> DataFrame:

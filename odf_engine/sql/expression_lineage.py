@@ -30,6 +30,18 @@ class LineageUnresolved(Exception):
     """The lineage of the query cannot be resolved; the message has the reason."""
 
 
+class ColumnNotFound(LineageUnresolved):
+    """No relation has a column.
+
+    Attributes:
+        parts: its name with its qualifiers.
+    """
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        super().__init__(f"column '{'.'.join(parts)}' not found")
+        self.parts = parts
+
+
 _MAX_MESSAGE_QUERY: Final = 40
 _PHRASES: Final = (
     ("FOR", "SYSTEM_TIME", "AS", "OF"), ("WITHIN", "GROUP"), ("IGNORE", "NULLS"), ("RESPECT", "NULLS"),
@@ -225,11 +237,11 @@ class Scope:
         """Resolve a qualified name.
 
         Raises:
-            LineageUnresolved: no relation has such a column.
+            ColumnNotFound: no relation has such a column.
         """
         column = self._resolve(parts)
         if column is None:
-            raise LineageUnresolved(f"column '{'.'.join(parts)}' not found")
+            raise ColumnNotFound(parts)
         return column
 
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:

@@ -12,6 +12,7 @@ from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.sql.expression_lineage import (
     GENERATORS,
     WINDOWS,
+    ColumnNotFound,
     LineageUnresolved,
     Scope,
     default_column_name,
@@ -63,6 +64,30 @@ def trace_columns(
         columns[name] = [InputColumn(*column, transformation) for column, transformation in value.items()]
     return ColumnLineage(columns, [InputColumn(*row) for row in relation.rows])
 
+
+def find_unknown_column(query: str, inputs: Mapping[str, Sequence[str] | None]) -> str | None:
+    """Return a column of a query that no input has, or None if all exist or the query cannot be resolved.
+
+    Args:
+        query: the query.
+        inputs: as in :func:`trace_columns`.
+    """
+    try:
+        resolve_query([SqlQueryStep(query=query)], input_relations(inputs), {})
+    except ColumnNotFound as error:
+        *qualifiers, name = error.parts
+        is_known = len(qualifiers) > 1 or (not qualifiers and name.casefold() in _CONSTANTS)
+        return None if is_known else ".".join(error.parts)
+    except (LineageUnresolved, RecursionError):
+        pass
+    return None
+
+
+_CONSTANTS: Final = frozenset({
+    "current_catalog", "current_database", "current_date", "current_schema", "current_time",
+    "current_timestamp", "current_timezone", "current_user", "localtimestamp", "now", "session_user", "user",
+})  # fmt: skip
+"""Functions that Spark also accepts without parentheses."""
 
 _SELECT: Final = frozenset({
     "with_", "expressions", "hint", "distinct", "from_", "joins", "laterals", "where", "group", "having",

@@ -155,7 +155,7 @@ def linked_files(dataset: Dataset, common: Multihash | None, reporter: Reporter)
         else:
             absent += 1
     if absent:
-        reporter.log(f"{_count_text(absent, 'linked object')} missing, not pushed", "warning")
+        reporter.log(f"{_count_text(absent, 'linked object')} missing, not sent", "warning")
     return files
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from odf_engine.base.progress import Reporter, count_of
-from odf_engine.chain.references import create_branch
-from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
+from odf_engine.chain.references import create_branch, create_tag, delete_branch
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
-from odf_engine.storage.refs import HEAD
+from odf_engine.storage.refs import HEAD, TAG_PREFIX, is_branch_name
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare, walk_back
 from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, pull_dataset
 from odf_engine.sync.push import ChainPush
@@ -39,6 +39,8 @@ class RemotePull:
         branch: the branch that receives the blocks, or "" for the head.
         remote_branch: the branch of the remote, or "" for its head. A missing local branch is created.
         force: replace a diverged history.
+        tag: the tag of the remote to pull as a tag, or "". A new dataset then ends at the tagged version.
+        crate: the location in a crate that ``url`` was unpacked from, or "". The URL is then not recorded.
     """
 
     url: str
@@ -46,6 +48,13 @@ class RemotePull:
     branch: str = ""
     remote_branch: str = ""
     force: bool = False
+    tag: str = ""
+    crate: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The reference of the remote that is read."""
+        return f"{TAG_PREFIX}{self.tag}" if self.tag else self.remote_branch or HEAD
 
 
 def pull_from_remote(
@@ -56,14 +65,16 @@ def pull_from_remote(
     A dataset that is already in the workspace is updated instead of cloned.
 
     Returns:
-        The dataset, and the blocks that were appended.
+        The dataset, or its tag, and the blocks that were appended.
     """
+    if pull.tag and not is_branch_name(pull.tag):
+        raise UsageError(f"'{pull.tag}' is not a valid tag name", hint="see odf help branches")
     remotes = Remotes(workspace.odf)
     existing = {known.id for known in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(pull.url))
     if entry is not None:
         entry.dataset.refresh_branches()
-        if not pull.remote_branch or pull.branch in entry.dataset.branch_names():
+        if not pull.tag and (not pull.remote_branch or pull.branch in entry.dataset.branch_names()):
             entry = entry.on_branch(pull.branch, moves=True)
         warn_about_static(
             workspace,
@@ -74,14 +85,20 @@ def pull_from_remote(
         )
     elif pull.branch:
         raise UsageError("a new dataset has no branches", hint="pull it without --branch first")
-    reporter.log(f"pulling from {pull.url}")
-    with opened_remote(workspace, pull.url, reporter, pull.remote_branch or HEAD) as remote:
-        if pull.remote_branch and remote.head() is None:
-            raise NotFound(f"branch '{pull.remote_branch}' not found at the remote", where=pull.url)
+    reporter.log(f"pulling from {pull.crate or pull.url}")
+    with opened_remote(workspace, pull.url, reporter, pull.reference) as remote:
+        if pull.crate and isinstance(remote, FolderRemote):
+            remote.url = pull.crate
+        if pull.reference != HEAD and remote.head() is None:
+            what = f"tag '{pull.tag}'" if pull.tag else f"branch '{pull.remote_branch}'"
+            hint = "to pull a branch, use --remote-branch" if pull.tag else None
+            raise NotFound(f"{what} not found at the remote", where=pull.url, hint=hint)
         if entry is not None and pull.branch and entry.dataset.reference == HEAD:
             entry = _create_branch(entry, pull.branch, remote, reporter)
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, pull, reporter)
+        elif pull.tag:
+            entry, pulled = _pull_tag(workspace, entry, remote, pull.tag, reporter)
         else:
             pulled = _pull_into(workspace, entry, remote, pull, reporter)
         # A dataset of this workspace is still polled or transformed here, and one with a pull remote keeps
@@ -90,7 +107,8 @@ def pull_from_remote(
             workspace.keys.has_key(entry.id) or remotes.get(entry.id).pull
         )
         kind: Kind | None = None if keeps_source else "pull"
-        _record_status(workspace, entry, pull.url, pulled.relation, pulled.their_head, kind)
+        if not pull.crate:
+            _record_status(workspace, entry, pull.url, pulled.relation, pulled.their_head, kind)
     if pulled.status == "updated":
         blocks, rows = count_of(pulled.blocks, "block"), count_of(pulled.records, "row")
         reporter.log(f"{blocks}, {rows}, {count_of(pulled.bytes, 'byte')}")
@@ -121,12 +139,19 @@ def _pull_new(
         raise UsageError("missing name for a new dataset", hint="set the name: --as NAME")
     alias = DatasetAlias.parse(pull.alias)
     try:
-        return clone_dataset(workspace, alias, remote, reporter, parallel=workspace.config.sync.parallel)
+        entry, pulled = clone_dataset(
+            workspace, alias, remote, reporter, parallel=workspace.config.sync.parallel
+        )
+        if pull.tag:
+            create_tag(entry.dataset, pull.tag, entry.dataset.state().head)
+        return entry, pulled
     except DatasetAlreadyHere as error:
         entry = _find_dataset(workspace, error.dataset)
         if entry is None:
             raise
     reporter.log(f"already in this workspace: {entry.alias}")
+    if pull.tag:
+        return _pull_tag(workspace, entry, remote, pull.tag, reporter)
     return entry, _pull_into(workspace, entry, remote, pull, reporter)
 
 
@@ -136,6 +161,37 @@ def _pull_into(
     with _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         return pull_dataset(entry, remote, reporter, force=pull.force, parallel=parallel)
+
+
+def _pull_tag(
+    workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset, name: str, reporter: Reporter
+) -> tuple[DatasetEntry, ChainPull]:
+    """Create the tag of a remote, with its blocks and data. The head does not move.
+
+    Raises:
+        AlreadyExists: there is a branch with this name.
+        Conflict: the local tag points to a different version, or the remote is a different dataset.
+    """
+    dataset, parallel = entry.dataset, workspace.config.sync.parallel
+    if name in dataset.tag_names():
+        tag = entry.on_branch(name)
+        if tag.dataset.head() != remote.head():
+            hint = f"to replace it, run odf tag {entry.alias} -d {name}, then pull it again"
+            raise Conflict(f"tag '{name}' points to a different version here", where=remote.url, hint=hint)
+        return tag, pull_dataset(tag, remote, reporter, force=False, parallel=parallel)
+    if name in dataset.branch_names():
+        raise AlreadyExists(f"'{name}' is a branch here", hint=f"odf branch {entry.alias} -m {name} OTHER")
+    # A tag cannot move: a branch receives the blocks. It remains if the process is killed.
+    receiving = f"pulling-{name}"
+    if receiving in dataset.branch_names():
+        delete_branch(dataset, receiving, force=True)
+    branch = _create_branch(entry, receiving, remote, reporter)
+    try:
+        pulled = pull_dataset(branch, remote, reporter, force=False, parallel=parallel)
+        create_tag(dataset, name, branch.dataset.state().head)
+    finally:
+        delete_branch(dataset, receiving, force=True)
+    return entry.on_branch(name), pulled
 
 
 def _find_dataset(workspace: Workspace, dataset: DatasetId | None) -> DatasetEntry | None:

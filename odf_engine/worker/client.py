@@ -13,14 +13,16 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 import msgspec
 
 from odf_engine.base.files import open_file
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.processes import build_python_environment, program_version
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Cancelled, OdfError, WorkerStalled, has_surrogates
+from odf_engine.jobs.base import JobRequest, decode_result
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import read_journal
 from odf_engine.worker.protocol import (
@@ -31,9 +33,11 @@ from odf_engine.worker.protocol import (
     Command,
     DatasetsChanged,
     Event,
+    Failure,
     Job,
     JobChanged,
     JobProgress,
+    JobState,
     Ping,
     Rejected,
     Request,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 else:
     asyncio = LazyModule("asyncio")  # slow to import
 
+R = TypeVar("R")
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
 _HINTS: Final = {
@@ -271,10 +276,11 @@ class Client:
             raise error
         await self.stop()
 
-    async def submit(self, request: Request, target: str) -> str:
+    async def submit(self, request: Request, target: str, *, ends_with_client: bool = False) -> str:
         """Submit a request and return the id of its job; ``target`` is the dataset's alias, for display.
 
-        The environment variables that the dataset's source may read are sent with the request.
+        The environment variables that the dataset's source may read are sent with the request. If
+        ``ends_with_client``, the job is cancelled when the connection ends.
 
         Raises:
             WorkerLost: the connection is lost. The job log shows whether the job was created.
@@ -282,7 +288,7 @@ class Client:
         """
         tag = str(next(self._tags))
         environment = read_allowed_variables(self._files.odf, request.dataset_id, target)
-        return (await self._accepted(Submit(request, target, tag, environment), tag)).job
+        return (await self._accepted(Submit(request, target, tag, environment, ends_with_client), tag)).job
 
     async def cancel(self, job: str) -> None:
         """Request the cancellation of a job; its end is reported as an event.
@@ -475,40 +481,87 @@ def run_jobs(
     on_event: Callable[[Event], None] = lambda event: None,
     *,
     command: Sequence[str] | None = None,
+    ends_with_client: bool = False,
 ) -> list[Job]:
     """Submit requests with their targets, wait until all jobs have ended, and return the jobs.
 
     ``on_event`` is called with the events of these jobs and of the worker. The first interrupt (^C) cancels
-    the jobs and waits for their end; the second one returns immediately.
+    the jobs and waits for their end; the second one returns immediately. With ``ends_with_client``, they are
+    also cancelled if this process is killed.
 
     Raises:
         Cancelled: after the second interrupt; the jobs are cancelled in the background.
         OdfError: there is no worker, or it rejected a request.
     """
-    return asyncio.run(_Run(workspace, on_event).run(requests, command))
+    return asyncio.run(_Run(workspace, on_event, ends_with_client).run(requests, command))
 
 
-def cancel_jobs(workspace: Path, jobs: Sequence[str]) -> None:
-    """Request the cancellation of jobs; wait until the worker has the requests."""
+def run_job(
+    workspace: Path,
+    request: JobRequest[R],
+    target: str,
+    reporter: Reporter,
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    ends_with_client: bool = False,
+) -> tuple[R, Job]:
+    """Run a request in the worker; return its result and the ended job.
+
+    Args:
+        workspace: the folder of the workspace.
+        request: the request.
+        target: name of the dataset, for messages.
+        reporter: can cancel the job.
+        on_event: called with the events of the job and of the worker.
+        ends_with_client: whether the job is cancelled if this process is killed.
+
+    Raises:
+        Cancelled: the job was cancelled.
+        OdfError: it failed, or there is no worker.
+    """
+    jobs: list[str] = []
+
+    def cancel() -> None:
+        if jobs:
+            _cancel_job(workspace, jobs[0])
+
+    def note(event: Event) -> None:
+        if isinstance(event, JobChanged) and not jobs:
+            jobs.append(event.job.id)
+            if reporter.cancelled:  # before the job was known
+                cancel()
+        on_event(event)
+
+    with reporter.on_cancel(cancel):
+        requests = [(cast("Request", request), target)]
+        (job,) = run_jobs(workspace, requests, note, ends_with_client=ends_with_client)
+    title = f"{request.kind()} {target}"
+    if job.state is JobState.done:
+        return decode_result(job.result or "{}", type(request)), job
+    if job.state is JobState.cancelled:
+        raise Cancelled(f"{title}: cancelled")
+    raise (job.error or Failure(f"{title}: {job.state.value}")).to_error()
+
+
+def _cancel_job(workspace: Path, job: str) -> None:
+    """Request the cancellation of a job in another thread: the worker may take seconds to answer."""
 
     async def cancel() -> None:
-        client = await Client.connect(workspace, warm=False)
-        try:
-            for job in jobs:
+        with contextlib.suppress(OdfError):  # the job has just ended, or its worker has
+            client = await Client.connect(workspace, start=False)
+            try:
                 await client.cancel(job)
-        finally:
-            await client.close()
+            finally:
+                await client.close()
 
-    # The calling thread may run an event loop, as in a notebook.
-    thread = threading.Thread(target=lambda: asyncio.run(cancel()), name="odf-cancel", daemon=True)
-    thread.start()
-    thread.join()
+    threading.Thread(target=lambda: asyncio.run(cancel()), name="odf-cancel", daemon=True).start()
 
 
 class _Run:
-    def __init__(self, workspace: Path, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, workspace: Path, on_event: Callable[[Event], None], ends_with_client: bool) -> None:
         self._workspace = workspace
         self._on_event = on_event
+        self._end_with_client = ends_with_client
         self._jobs: dict[str, Job | None] = {}
         self._interrupts = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -531,7 +584,8 @@ class _Run:
             for request, target in requests:
                 if self._interrupts:
                     raise Cancelled
-                self._jobs[await self._client.submit(request, target)] = None
+                job = await self._client.submit(request, target, ends_with_client=self._end_with_client)
+                self._jobs[job] = None
         except BaseException:
             # All or nothing: the caller gets an error instead of the results of these jobs.
             await self._cancel()

@@ -59,7 +59,7 @@ class JobReporter(Reporter):
     def current_phase(self) -> str:
         return self._progress.phase
 
-    def set_amounts(self, **amounts: int | None) -> None:
+    def set_amounts(self, **amounts: int | str | None) -> None:
         known = {name: value for name, value in amounts.items() if value is not None}
         with self._amounts:
             self._progress, self._fresh = msgspec.structs.replace(self._progress, **known), True

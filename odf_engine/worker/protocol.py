@@ -37,7 +37,10 @@ class JobState(Enum):
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest progress of a running job; amounts that do not apply are None."""
+    """The newest progress of a running job; amounts that do not apply are None.
+
+    ``file`` is the name of the newest file that ``files`` counts, or "".
+    """
 
     phase: str = ""
     rows: int | None = None
@@ -46,6 +49,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     total_rows: int | None = None
     total_bytes: int | None = None
     total_files: int | None = None
+    file: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,13 +124,15 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """Create a job; the reply is :class:`Accepted` or :class:`Rejected` with the same ``tag``.
 
     ``environment`` has the variables of the client's process that the dataset's source may read. They may
-    be secrets: they stay in memory, and are neither logged nor stored.
+    be secrets: they stay in memory, and are neither logged nor stored. If ``ends_with_client``, the job is
+    cancelled when the connection ends.
     """
 
     request: Request
     target: str
     tag: str
     environment: dict[str, str] = {}
+    ends_with_client: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -164,6 +164,7 @@ class _Session:
         self.amounts: dict[str, Progress] = {}
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.status_pending = False
+        self._own_jobs: list[str] = []
 
     async def run(self) -> None:
         pump = asyncio.ensure_future(self._pump())
@@ -179,6 +180,9 @@ class _Session:
             await self._close(too_slow=any(isinstance(result, TimeoutError) for result in results))
 
     async def _close(self, too_slow: bool) -> None:
+        for job in self._own_jobs:
+            with contextlib.suppress(OdfError, sqlite3.Error):  # it has ended, or the disk is full
+                self._host.cancel(job)
         self.leave()
         if not too_slow:
             with contextlib.suppress(OSError, TimeoutError):
@@ -233,6 +237,8 @@ class _Session:
         match command:
             case Submit():
                 job = self._host.submit(command.request, command.target, command.environment)
+                if command.ends_with_client:
+                    self._own_jobs.append(job.id)
                 return Accepted(command.tag, job.id)
             case Cancel():
                 self._host.cancel(command.job)

@@ -26,8 +26,10 @@ from odf_engine.metadata.model import (
     decode_hook,
     encode_hook,
 )
+from odf_engine.metadata.resources import SourceDefinition
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ListedHead
+from odf_engine.storage.refs import HEAD, tag_name
 from odf_engine.workspace.waiting import read_waiting
 
 
@@ -44,6 +46,12 @@ class DatasetEntry(msgspec.Struct, frozen=True):
     dataset: Dataset
     problem: OdfError | None = None
     inputs: str = ""
+
+    @property
+    def branch(self) -> str:
+        """The branch or the tag whose chain this is, or "" for the head."""
+        reference = self.dataset.reference
+        return "" if reference == HEAD else tag_name(reference) or reference
 
     def on_branch(self, name: str, *, moves: bool = False) -> DatasetEntry:
         """Return the dataset with the chain of a branch or a tag; itself if the name is empty.
@@ -67,11 +75,16 @@ class DatasetEntry(msgspec.Struct, frozen=True):
 
 
 class NewDataset(msgspec.Struct, frozen=True):
-    """A dataset that is ready to be created; its first event is the Seed."""
+    """A dataset that is ready to be created; its first event is the Seed.
+
+    Attributes:
+        private: the definition, if its polling source stays outside the chain.
+    """
 
     id: DatasetId
     alias: DatasetAlias
     events: list[MetadataEvent]
+    private: SourceDefinition | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,16 +8,25 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, quote_plus
 
+from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import ForwardingReporter, Reporter
 from odf_engine.base.settings import load_workspace
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable
 
+if TYPE_CHECKING:
+    from odf_engine.workspace.documents import private_source
+else:  # imports the chain and YAML
+    private_source = LazyModule("odf_engine.workspace.documents.private_source")
+
 
 def read_allowed_variables(odf: Path, dataset: str, alias: str) -> dict[str, str]:
     """Return the variables that a dataset may read and that are set in this process.
+
+    They include the variables of its private source, see
+    :func:`odf_engine.workspace.documents.private_source.value_variable`.
 
     Args:
         odf: the workspace's ``.odf`` folder.
@@ -25,28 +34,32 @@ def read_allowed_variables(odf: Path, dataset: str, alias: str) -> dict[str, str
         alias: its name; the configuration may use either.
     """
     try:
-        names = load_workspace(odf).allowed_for(dataset, alias)
+        names = [
+            *load_workspace(odf).allowed_for(dataset, alias),
+            *private_source.list_value_variables(odf, dataset),
+        ]
     except OdfError:
         return {}  # reported where the settings are used
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 TEMPLATE: Final = re.compile(r"\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
-_NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
+_NAME: Final = re.compile(r"\s*(env|config)\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 
 
 def parse_variable_name(match: re.Match[str]) -> str:
     """Return the name of the variable in a template, which is a match of :data:`TEMPLATE`.
+
+    A value of a Source resource has a name such as ``config.token``.
 
     Raises:
         InvalidManifest: another kind of template, or an unterminated one.
     """
     name = _NAME.fullmatch(match[1])
     if name is None or not match[2]:
-        raise InvalidManifest(
-            f"unsupported template '{match[0]}'", hint="use ${{ env.NAME }} for an environment variable"
-        )
-    return name[1]
+        hint = "use ${{ env.NAME }} for an environment variable, or ${{ config.NAME }} in a Source"
+        raise InvalidManifest(f"unsupported template '{match[0]}'", hint=hint)
+    return name[2] if name[1] == "env" else f"config.{name[2]}"
 
 
 def find_variables(text: str) -> list[str]:
@@ -87,6 +100,10 @@ def resolve_variable(
     name: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
 ) -> str:
     """Return the value of one variable; arguments and errors as for :func:`substitute_variables`."""
+    if name not in allowed and name.startswith("config."):
+        raise InvalidManifest(
+            f"{dataset} has no value {name}", hint="define it in the Source, under spec.config"
+        )
     if name not in allowed:
         names = ",".join([*sorted(allowed), name])
         raise SourceUnavailable(

@@ -37,6 +37,8 @@ from odf_engine.storage.databases import connect_database
 from odf_engine.storage.dataset_origin import DatasetOrigin
 from odf_engine.storage.object_store import CHECKS_FOLDER, LocalObjectStore
 from odf_engine.storage.refs import HEAD, RefStore
+from odf_engine.tables import METADATA_FOLDERS
+from odf_engine.tables.dataset_tables import outdated_tables, write_table
 from odf_engine.workspace.dataset_folders import DatasetFolders
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
@@ -189,7 +191,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 _KINDS: Final = {"blocks": "block", "data": "slice", "checkpoints": "checkpoint"}
-_TEMPORARY_FILES: Final = (".pending-*", ".partial-*", ".new-*")
+_TEMPORARY_FILES: Final = (".pending-*", ".partial-*", ".new-*", ".*.part")
 _BATCH: Final = 4096
 _BUSY: Final = "a job is using the dataset"
 
@@ -254,6 +256,15 @@ class _DatasetCheck:
             self._half_written()
         if is_whole and has_index:
             self._missing_slices()
+            self._tables()
+
+    def _tables(self) -> None:
+        """Report tables that are damaged, or that a failed update has left behind."""
+        dataset = self._entry.dataset
+        for table_format in outdated_tables(dataset) if dataset.head() else ():
+            message = f"the {table_format} table differs from the chain: run odf view --format {table_format}"
+            fix = partial(write_table, dataset, table_format, lambda done, total: None)
+            self._report.add_finding("table-outdated", self._name, message, fix, left=self._left)
 
     def _missing_slices(self) -> None:
         """Report missing slices of a dataset in this workspace; stores are compared by their listing."""
@@ -503,7 +514,15 @@ class _DatasetCheck:
         return set(claimed)
 
     def _half_written(self) -> None:
-        folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, CHECKS_FOLDER, "info")
+        folders = (
+            *_KINDS,
+            "refs",
+            PROOFS_FOLDER,
+            COMPACTIONS_FOLDER,
+            CHECKS_FOLDER,
+            "info",
+            *METADATA_FOLDERS.values(),
+        )
         paths = [
             path
             for name in folders

@@ -1,4 +1,4 @@
-"""Access tokens for pushing to this workspace."""
+"""Access tokens for pushing to this workspace, and for querying it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         name: name of the token.
         hash: SHA-256 of its text, in base16.
-        datasets: patterns of the datasets that it permits to push.
+        datasets: patterns of the datasets that it permits to push and to query.
         created, expires, last_used: in UTC; ``last_used`` is accurate to a minute.
     """
 
@@ -50,7 +50,7 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.expires is not None and self.expires <= _now()
 
     def permits(self, alias: DatasetAlias, dataset_id: DatasetId | None) -> bool:
-        """Return whether the token permits pushing this dataset; without an id, only by its name."""
+        """Return whether the token permits pushing and querying a dataset; without an id, by name."""
         for text in self.datasets:
             pattern = DatasetPattern.parse(text)
             if isinstance(pattern.ref, DatasetId):
@@ -110,7 +110,7 @@ class Tokens:
 
         Args:
             name: name of the token.
-            datasets: patterns of the datasets that it permits to push.
+            datasets: patterns of the datasets that it permits to push and to query.
             days: lifetime in days; None: until it is revoked.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,16 +32,19 @@ from odf_engine.errors import (
     NotSynced,
     OdfError,
     SourceUnavailable,
+    UsageError,
 )
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, create_and_store_proof, is_actor
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
+from odf_engine.metadata.resources import SourceDefinition
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
 from odf_engine.mirror.dataset_mirror import DatasetMirror
 from odf_engine.mirror.dataset_store import DatasetStore, normalize_url
+from odf_engine.tables import METADATA_FOLDERS
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import (
     DatasetEntry,
@@ -57,15 +60,22 @@ from odf_engine.workspace.discovery import (
     workspace_folder,
     write_version,
 )
+from odf_engine.workspace.documents.private_source import (
+    list_private_sources,
+    remove_private_source,
+    store_private_source,
+)
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
 from odf_engine.workspace.store_overview import StoreOverview, read_local_head
 
 if TYPE_CHECKING:
     from odf_engine.mirror.signed_download import RunDownloads
+    from odf_engine.tables import dataset_tables
     from odf_engine.workspace.definitions import definition, definition_update, query_check
     from odf_engine.workspace.definitions.definition import PlannedUpdate
 else:  # slow to import, and most commands do not need them
+    dataset_tables = LazyModule("odf_engine.tables.dataset_tables")
     definition = LazyModule("odf_engine.workspace.definitions.definition")
     definition_update = LazyModule("odf_engine.workspace.definitions.definition_update")
     query_check = LazyModule("odf_engine.workspace.definitions.query_check")
@@ -267,7 +277,7 @@ class Workspace:
         read from it.
         """
         entries, listed = self._list_datasets(is_overview=True)
-        return summarize(entries, self.index, self._summaries, listed)
+        return self._with_private_sources(summarize(entries, self.index, self._summaries, listed))
 
     def _list_datasets(self, *, is_overview: bool) -> tuple[list[DatasetEntry], dict[DatasetId, Summary]]:
         store = self._usable_store
@@ -332,7 +342,14 @@ class Workspace:
         Args:
             entries: the result of :meth:`datasets`, to avoid reading it again.
         """
-        return summarize(self.datasets() if entries is None else entries, self.index, self._summaries)
+        entries = self.datasets() if entries is None else entries
+        return self._with_private_sources(summarize(entries, self.index, self._summaries))
+
+    def _with_private_sources(self, summaries: list[Summary]) -> list[Summary]:
+        private = list_private_sources(self.odf)
+        if not private:
+            return summaries
+        return [replace(item, polls=True) if item.id in private else item for item in summaries]
 
     def column_types(self, ref: str) -> dict[str, str | None] | None:
         """Return the types of the columns of a dataset, by name in lower case: names of Spark's types.
@@ -348,7 +365,11 @@ class Workspace:
         return {field.name.lower(): type_ddl(field.type).partition("(")[0].upper() for field in schema}
 
     def add(
-        self, snapshots: Sequence[DatasetSnapshot], origins: Mapping[str, str] | None = None
+        self,
+        snapshots: Sequence[DatasetSnapshot],
+        origins: Mapping[str, str] | None = None,
+        *,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> list[DatasetEntry]:
         """Create datasets from their definitions, in any order: all or none.
 
@@ -356,6 +377,7 @@ class Workspace:
             snapshots: the definitions.
             origins: origins of definitions by other authors, by dataset name. Such a dataset runs nothing
                 until it is trusted (see :mod:`odf_engine.workspace.trust`).
+            on_progress: called with the progress in percent. If it raises an error, no dataset is created.
 
         Raises:
             AlreadyExists: a name exists.
@@ -367,10 +389,11 @@ class Workspace:
             self._sweep()
             existing = {name.alias: name.id for name in self._readable_names()}
             keys = _NewKeys()
+            _check_private_sources(snapshots, origins)
             snapshots = self.localize_inputs(snapshots)
             plans = definition.plan_datasets(existing, snapshots, keys.new, self.config.metadata)
             query_check.check_queries(plans, self.config.engines)
-            return self._make(plans, keys, origins)
+            return self._make(plans, keys, origins, on_progress=on_progress)
 
     def update(
         self,
@@ -409,6 +432,7 @@ class Workspace:
             keys = None if dry_run else _NewKeys()
             if not dry_run:
                 self._sweep()
+            _check_private_sources(snapshots, origins)
             new_id, forms = None if keys is None else keys.new, self.config.metadata
             snapshots = self.localize_inputs(snapshots)
             planned = definition_update.plan_updates(self._readable_datasets(), snapshots, new_id, forms)
@@ -430,7 +454,7 @@ class Workspace:
             foreign = _origins_by_alias(origins)
             changed = [str(alias) for alias in new_entries]
             for update in planned.updates:
-                if update.entry is None or not update.events:
+                if update.entry is None or not update.changes:
                     continue
                 try:
                     origin = foreign.get(update.alias)
@@ -562,6 +586,8 @@ class Workspace:
                 Remotes(self.odf).forget(entry.id)
             with suppress(OdfError, OSError):
                 remove_file(self.grant_path(entry.id))
+            with suppress(OSError):
+                remove_private_source(entry.dataset.folder)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
@@ -590,9 +616,9 @@ class Workspace:
     def _open(self, dataset_id: DatasetId, folder: Path) -> Dataset:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
-            return Dataset(folder, self.index, signer=self._sign_head)
+            return Dataset(folder, self.index, signer=self._sign_head, listener=_update_tables)
         mirror = DatasetMirror(store, folder, dataset_id.multibase, self._listing.heads)
-        return Dataset(folder, self.index, mirror, signer=self._sign_head)
+        return Dataset(folder, self.index, mirror, signer=self._sign_head, listener=_update_tables)
 
     def _sign_head(self, folder: Path, state: ChainState) -> Path | None:
         """Sign the head of a commit, if ``signing.commits`` is set and the private key is here."""
@@ -709,6 +735,7 @@ class Workspace:
         keys: Mapping[DatasetId, str],
         origins: Mapping[str, str] | None = None,
         system_time: Timestamp | None = None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> list[DatasetEntry]:
         """Create all of these datasets, or none. Requires the lock.
 
@@ -717,6 +744,7 @@ class Workspace:
             keys: their private keys.
             origins: as for :meth:`add`.
             system_time: system time of their blocks; by default the current time.
+            on_progress: as for :meth:`add`.
         """
         now = system_time or Timestamp.now()
         foreign = _origins_by_alias(origins)
@@ -726,13 +754,16 @@ class Workspace:
         try:
             staged = [self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias)) for plan in plans]
             self._folders.sync()
-            for plan, folder in zip(plans, staged, strict=True):
+            for number, (plan, folder) in enumerate(zip(plans, staged, strict=True)):
+                on_progress(100 * number / len(plans))
                 self.keys.store(plan.id, keys[plan.id])  # after its folder, which leads a sweep to the key
                 if plan.alias not in foreign:
                     mark_own(self.keys, plan.id)
                 heads[plan.id] = Dataset(folder, self.index, signer=self._sign_head).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
+                if plan.private is not None:
+                    store_private_source(self._folders.path(plan.id), plan.private)
             if self.store is not None and plans:
                 self._publish(
                     dict(zip(ids, staged, strict=True)),
@@ -750,6 +781,8 @@ class Workspace:
                 if any(dataset_id.multibase in listed for dataset_id in ids):
                     raise
             self._folders.discard(ids, self.keys.delete)
+            for dataset_id in ids:
+                remove_private_source(self._folders.path(dataset_id))
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # the commit was discarded
             raise
@@ -767,6 +800,11 @@ class Workspace:
         for dataset_id in self._folders.find_uncreated_ids():
             self.keys.delete(dataset_id)  # before the folders, so that an interrupted sweep can be repeated
         self._folders.sweep()
+
+
+def _update_tables(dataset: Dataset) -> None:
+    if any((dataset.folder / name).exists() for name in METADATA_FOLDERS.values()):
+        dataset_tables.update_tables(dataset)
 
 
 class _NewKeys(dict["DatasetId", str]):
@@ -798,6 +836,16 @@ def _add_progress(
         parts.append(f"not changed: {', '.join(rest)}; run the same command again to change them")
     error.hint = error.hint and error.hint.removeprefix("nothing was committed; ")  # true of one dataset only
     error.message = f"{error.message} ({'; '.join(parts)})"
+
+
+def _check_private_sources(definitions: Sequence[DatasetSnapshot], origins: Mapping[str, str] | None) -> None:
+    for item in definitions:
+        if isinstance(item, SourceDefinition) and item.name in (origins or {}):
+            raise UsageError(
+                f"the Source {item.name} is from {(origins or {})[item.name]}: it could send your values"
+                " elsewhere",
+                hint="save it as a file, check it, then add the file",
+            )
 
 
 def _origins_by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:

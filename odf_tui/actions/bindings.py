@@ -121,7 +121,10 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
     "features.dataset_diff.DatasetDiffController": {"differences": "show_differences"},
     "features.preview.PreviewController": {"preview": "show_preview"},
     "features.statistics.StatisticsController": {"statistics": "show_statistics"},
-    "features.copy_command.CopyCommandController": {"copy_command": "copy"},
+    "features.copy_command.CopyCommandController": {
+        "copy_command": "copy",
+        "copy_citation": "copy_citation",
+    },
     "features.help_topics.HelpTopicsController": {"help_topics": "show_topics"},
     "features.automation.controller.AutomationController": {
         "flows": "show_flows",

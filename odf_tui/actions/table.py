@@ -576,6 +576,9 @@ DATASET_MENU_ACTIONS: Final = (
     _menu_action(
         _DATASET_MENU, "c", "duplicate", "create a dataset with the same definition", require_readable_dataset
     ),
+    _menu_action(
+        _DATASET_MENU, "y", "copy_citation", "copy the citation of the dataset", require_readable_dataset
+    ),
     _menu_action(_DATASET_MENU, "d", "delete", "delete the dataset and its data", _unused_guard),
     _menu_action(
         _DATASET_MENU, "m", "remotes", "show, add and detach remotes of the dataset", require_readable_dataset

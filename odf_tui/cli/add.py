@@ -4,6 +4,9 @@ MANIFESTS are files, URLs, folders (with -r), or - for stdin. Their order does n
 derivative dataset may precede its inputs. Inputs may be in remotes, as REPO/NAME or a URL: they are
 pulled first, after a prompt.
 
+A polling source in a Source resource (RFC-018) is stored outside the chain, so that it is not
+published. See `odf help resources`.
+
 With --translate, queries for other engines are translated into Spark SQL, printed and checked. What
 cannot be translated is an error. The new queries are written to the manifest files, with the original
 ones as comments.
@@ -45,19 +48,22 @@ from odf_engine.api import (
     JobState,
     Pull,
     RemoteInputs,
+    ValueSet,
+    join_sources,
     read_manifests,
+    read_value_sets,
     redact_url,
     rewrite_text_file,
 )
-from odf_engine.api.pull_plan import PullSelection
-from odf_engine.api.text import printable
+from odf_engine.api.plans.pull_plan import PullSelection
+from odf_engine.api.text import count_of, printable
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
 from odf_tui.cli.shared.definition_update import DefinitionUpdate, check_queries, run_checks
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures
 from odf_tui.cli.shared.manifests import is_url, read_sources
 from odf_tui.cli.shared.options import define_command, options_of
-from odf_tui.cli.shared.output import print_note, show
+from odf_tui.cli.shared.output import live_progress, print_note, show
 from odf_tui.cli.shared.workspace import open_workspace
 
 if TYPE_CHECKING:
@@ -117,6 +123,7 @@ def command(manifests: tuple[str, ...], recursive: bool, **settings: Any) -> Non
         return
     changed, code = _apply(workspace, definitions, options)
     if not options.dry_run:
+        _store_values(workspace, definitions.sets)
         _write_translations(definitions.translated)
         for name, path in definitions.files.items():
             workspace.record_manifest([workspace.resolve(name).id], path)
@@ -166,12 +173,14 @@ class _Definitions:
     """The definitions in the manifests.
 
     Attributes:
+        sets: values for sources.
         origins: the addresses of third-party definitions, by dataset name.
         files: the manifest files of the other definitions, by dataset name.
         translated: manifests with translated queries, each with its file, or None if it has none.
     """
 
     snapshots: list[DatasetSnapshot] = field(default_factory=list)
+    sets: list[ValueSet] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     translated: list[tuple[Path | None, ManifestTranslation]] = field(default_factory=list)
@@ -191,15 +200,27 @@ def _read_definitions(
                     definitions.translated.append((file, translation))
             else:
                 snapshots = read_manifests(text, source)
+            if sets := read_value_sets(text, source):
+                if is_url(name):
+                    problem = f"{sets[0].type} {sets[0].name}: values are not added from a URL"
+                    raise UsageError(problem, hint="save the manifest as a file, check it, then add the file")
+                definitions.sets.extend(sets)
             definitions.snapshots.extend(snapshots)
             names = [snapshot.name for snapshot in snapshots]
             if is_url(name):
                 definitions.origins.update(dict.fromkeys(names, redact_url(name)))
             elif file is not None:
                 definitions.files.update(dict.fromkeys(names, file))
-    if not definitions.snapshots:
+    if not definitions.snapshots and not definitions.sets:
         raise UsageError("no manifest found", hint="specify YAML files, or a folder with -r")
+    definitions.snapshots[:] = join_sources(definitions.snapshots)
     return definitions
+
+
+def _store_values(workspace: Workspace, sets: Sequence[ValueSet]) -> None:
+    workspace.store_value_sets(sets)
+    for item in sets:
+        print_note(f"stored {item.type} {item.name}: {', '.join(item.values)}")
 
 
 def _apply(workspace: Workspace, definitions: _Definitions, options: _Options) -> tuple[Sequence[str], int]:
@@ -209,7 +230,13 @@ def _apply(workspace: Workspace, definitions: _Definitions, options: _Options) -
             workspace, definitions.origins, options.state or "", options.accept_columns, definitions.files
         )
         return updating.run(definitions.snapshots, dry_run=options.dry_run)
-    added = workspace.add_definitions(definitions.snapshots, definitions.origins)
+    count = count_of(len(definitions.snapshots), "dataset")
+    with live_progress() as show_progress:
+        added = workspace.add_definitions(
+            definitions.snapshots,
+            definitions.origins,
+            lambda percent: show_progress(f"adding {count}: {percent:.0f} %"),
+        )
     show([{"name": name, "status": "added"} for name in added], None)
     for name in added:
         print_note(f"added {name}")

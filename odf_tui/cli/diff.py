@@ -2,7 +2,8 @@
 
 The older side is NAME, and the newer side is OTHER, or NAME again. Two datasets are compared at
 their newest blocks by default. For one dataset, the default is the newest block with data and the
-block with data before it. If OTHER is a branch of NAME, its newest block is compared with the head.
+block with data before it. If OTHER is a branch of NAME, or with --branch, the newest block of the branch
+is compared with the head.
 
 A version is a block, a time or a reference. A block is specified by its number, its hash, or a part
 of the hash. A time specifies the newest block at that time. A reference such as before-reset-1a2b3c4d
@@ -50,7 +51,7 @@ from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
 from odf_tui.cli.provenance import read_rows
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures, run_request
-from odf_tui.cli.shared.options import DATASET, FILE, define_command
+from odf_tui.cli.shared.options import DATASET, FILE, branch_option, define_command
 from odf_tui.cli.shared.output import console, data_stream, file_format, json_records, print_note, row_form
 from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.text import diff_text
@@ -70,6 +71,7 @@ _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bo
 @click.argument("other", required=False, type=DATASET)
 @click.option("--from", "since", metavar="BLOCK|TIME|REF", help="Version of the older side.")
 @click.option("--to", "until", metavar="BLOCK|TIME|REF", help="Version of the newer side.")
+@branch_option("Compare the head with this branch; with OTHER, compare the branch with OTHER.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
 @click.option(
     "-n",
@@ -91,6 +93,7 @@ def command(
     as_csv: bool,
     output: Path | None,
     why: bool,
+    branch: str,
     **versions: str | None,
 ) -> None:
     form = row_form(as_csv, output)
@@ -98,7 +101,12 @@ def command(
         raise UsageError("--why needs a text or --json", hint="omit --csv and --output")
     workspace = open_workspace()
     dataset = workspace.resolve(name)
-    request = _make_request(workspace, dataset, other, versions["since"], versions["until"])
+    since, until = versions["since"], versions["until"]
+    if branch and other is None:
+        other = dataset.on_branch(branch).branch
+    elif branch:
+        since = since or f"refs/{dataset.on_branch(branch).branch}"
+    request = _make_request(workspace, dataset, other, since, until)
     difference = run_request(workspace, replace(request, key=list(key)), dataset.name)
     causes: Sequence[TraceResult] = ()
     if why:
@@ -145,7 +153,7 @@ def _trace_rows(workspace: Workspace, difference: Difference, rows: ResultRows) 
     for start in range(0, rows.row_count, GROUP_ROWS):
         for old, new in diff_text.row_offsets(difference, rows.window(start, GROUP_ROWS)):
             side, offset = difference.traceable_row(old, new)
-            requests.append((Trace(side.dataset, [(offset, offset)]), side.name))
+            requests.append((Trace(side.dataset, [(offset, offset)], branch=side.history), side.name))
     jobs = follow(workspace, requests) if requests else []
     results = [job.result_of(Trace) for job in jobs if job.state is JobState.done]
     print_failures(jobs)

@@ -23,7 +23,7 @@ from odf_tui.cli.shared.options import CommandGroup, options_of
 from odf_tui.cli.shared.output import Table, print_note, print_result, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
 from odf_tui.text.format import format_duration
-from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_run
+from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_run, trial_lines
 
 ORDER = 420
 MEANINGS = "flows schedule cron timer trigger pipeline automate"
@@ -127,9 +127,17 @@ def pause(flow_names: Sequence[str]) -> None:
 @command.subcommand("run", example="odf flow run nightly")
 @click.argument("flow_name", metavar="FLOW")
 @click.option("--detach", is_flag=True, help="Do not wait for the end of the run.")
-def run(flow_name: str, detach: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Only check the flow, and print what would run and when.")
+def run(flow_name: str, detach: bool, dry_run: bool) -> None:
     """Run a flow now, even if it is paused, and wait for its end."""
     with _open_flows() as (workspace, flows):
+        if dry_run:
+            flow_trial = workspace.try_flow(flows.documents.read(flow_name))
+            print_result("\n".join(printable(line) for line, _ in trial_lines(flow_trial)))
+            if flow_trial.problems:
+                replace = f"if you change the flow, replace it: odf flow add {flow_name}.yaml --replace"
+                raise OdfError(f"flow '{flow_name}' cannot run", hint=f"fix the problems above; {replace}")
+            return
         flow = flows.summary(flow_name)
         if flow.state in ("new", "changed"):
             raise UsageError(

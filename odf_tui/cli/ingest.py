@@ -15,13 +15,11 @@ Columns with links to objects have the hashes of files, or the names of attached
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import click
 
@@ -29,16 +27,15 @@ from odf_engine.api import INGEST_FORMATS, Ingest, branch_title
 from odf_engine.api.text import format_bytes
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_tui.cli.shared.job_progress import SECONDS_BETWEEN_LINES, exit_code, follow
+from odf_tui.cli.shared.job_progress import exit_code, follow
 from odf_tui.cli.shared.options import (
     DATASET,
     branch_option,
     define_command,
     on_warning_option,
-    options_of,
     parse_time_option,
 )
-from odf_tui.cli.shared.output import clear_line, print_note, show
+from odf_tui.cli.shared.output import live_progress, show
 from odf_tui.cli.shared.pulls import print_pulls, pull_entry
 from odf_tui.cli.shared.workspace import open_workspace
 
@@ -131,41 +128,12 @@ def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
-            copy = stack.enter_context(_spool(workspace, stream, name))
+            with live_progress() as show:
+                spool = workspace.spool(stream, name, lambda size: show(f"{name}: {format_bytes(size)} read"))
+                copy = stack.enter_context(spool)
         except OSError as error:
             problem = error.strerror or str(error)
             raise OdfError(
                 f"cannot be read or copied: {problem}", where=str(error.filename or name)
             ) from error
         yield copy
-
-
-@contextmanager
-def _spool(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
-    with workspace.spool(stream, name, _make_size_printer(name)) as path:
-        if sys.stderr.isatty() and not options_of().quiet:
-            clear_line()
-        yield path
-
-
-def _make_size_printer(name: str) -> Callable[[int], None]:
-    """Return a function that prints the size so far, at intervals: on one line of a terminal, or in lines."""
-    live = sys.stderr.isatty()
-    pause = 0.25 if live else SECONDS_BETWEEN_LINES
-    last_printed = time.monotonic()
-
-    def print_size(size: int) -> None:
-        nonlocal last_printed
-        if time.monotonic() - last_printed < pause:
-            return
-        last_printed = time.monotonic()
-        text = f"{name}: {format_bytes(size)} read"
-        if not live:
-            print_note(text)
-        elif not options_of().quiet:
-            with contextlib.suppress(OSError):
-                clear_line()
-                sys.stderr.write(text)
-                sys.stderr.flush()
-
-    return print_size

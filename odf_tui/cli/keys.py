@@ -275,9 +275,10 @@ def _read_passphrase(file: Path) -> str:
 
 token = CommandGroup(
     "token",
-    help="""Manage the tokens for pushes to this workspace.
+    help="""Manage the tokens for pushes to this workspace, and for queries of it.
 
-    `odf serve --allow-push` accepts pushes by clients with a token.
+    `odf serve --allow-push` accepts pushes by clients with a token, and
+    `odf serve --flight --require-token` accepts queries.
     """,
     example="odf keys token new nightly --dataset 'weather.%' --days 90",
 )
@@ -292,7 +293,7 @@ command.add_command(token)
     multiple=True,
     metavar="PATTERN",
     type=DATASET,
-    help="Datasets that can be pushed. Can be repeated. Default: all.",
+    help="Datasets that can be pushed, and queried with Flight. Can be repeated. Default: all.",
 )
 @click.option(
     "--days",

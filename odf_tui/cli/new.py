@@ -5,7 +5,8 @@ With --from FILE, format and columns are inferred from the first rows of a data 
 the file are used: FILE-metadata.json (CSV on the Web) and datapackage.json (Data Package).
 
 For a collection, it prints a manifest for each table, named NAME.TABLE. Collections are archives with
-several data files, such as GTFS feeds, datapackage.json and CSVW metadata. --member selects one table.
+several data files, such as GTFS feeds, datapackage.json and CSVW metadata. --member selects one table, or
+members of a zip or tar archive that are one table: 'week-*.csv'. It can be given several times.
 """
 
 from __future__ import annotations
@@ -38,16 +39,24 @@ MEANINGS = "create template"
     metavar="FILE|PATTERN|URL",
     help="Root dataset with the rows of this file, or of all files of a pattern.",
 )
-@click.option("--member", default="", metavar="TABLE", help="Take only this table of a collection.")
-def command(name: str, root: bool, push: bool, derivative: bool, source: str | None, member: str) -> None:
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="TABLE|PATTERN",
+    help="Take only this table of a collection, or the members of an archive that match.",
+)
+def command(
+    name: str, root: bool, push: bool, derivative: bool, source: str | None, members: tuple[str, ...]
+) -> None:
     alias = DatasetAlias.parse(name)
     if source is not None:
         if push or derivative:
             raise UsageError("--from is for root datasets with a polling source", hint="use only --from")
-        manifests = list(_inferred_manifests(str(alias), source, member))  # all or nothing
+        manifests = list(_inferred_manifests(str(alias), source, members))  # all or nothing
         data_stream().write("---\n".join(manifests))
         return
-    if member:
+    if members:
         raise UsageError("--member requires --from", hint="specify the file or URL of a collection")
     if (root or push) == derivative:
         raise UsageError("missing kind of dataset", hint="use --root, --push, --derivative or --from FILE")
@@ -62,7 +71,7 @@ class _WarningReporter(Reporter):
         print_note(f"warning: {printable(text)}")
 
 
-def _inferred_manifests(name: str, source: str, member: str) -> Iterator[str]:
+def _inferred_manifests(name: str, source: str, members: tuple[str, ...]) -> Iterator[str]:
     """Yield the manifests for a file or a collection.
 
     Paths are relative to the folder of the workspace, if there is one.
@@ -75,4 +84,4 @@ def _inferred_manifests(name: str, source: str, member: str) -> Iterator[str]:
     if not is_url(source):
         path = Path(source).expanduser().resolve()
         location = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-    yield from propose_manifests(location, name, folder, _WarningReporter(), member)
+    yield from propose_manifests(location, name, folder, _WarningReporter(), members)

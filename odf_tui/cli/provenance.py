@@ -27,7 +27,7 @@ from odf_engine.api.text import count_of, printable
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.cli.shared.job_progress import run_request
-from odf_tui.cli.shared.options import DATASET, define_command, options_of
+from odf_tui.cli.shared.options import DATASET, branch_option, define_command, options_of
 from odf_tui.cli.shared.output import console, json_records, print_note, show
 from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.text.format import NULL
@@ -54,15 +54,23 @@ _MAX_ROWS: Final = 3
     "--check", is_flag=True, help="Check the trace: replay the query with only these rows, and without them."
 )
 @click.option("--open", "opens", is_flag=True, help="Open the source file of the newest row in the editor.")
+@branch_option("Trace rows of this branch. Inputs are traced in the branches that it was derived from.")
 @click.option("--dot", is_flag=True, help="Print a Graphviz document.")
 def command(
-    name: str, rows: str, column: str | None, depth: int | None, check: bool, opens: bool, dot: bool
+    name: str,
+    rows: str,
+    column: str | None,
+    depth: int | None,
+    check: bool,
+    opens: bool,
+    branch: str,
+    dot: bool,
 ) -> None:
     if dot and options_of().json:
         raise UsageError("--json and --dot exclude each other", hint="use only one of them")
     workspace = open_workspace()
-    dataset = workspace.resolve(name)
-    request = Trace(dataset.id, [_parse_offsets(rows)], column, depth, check)
+    dataset = workspace.resolve(name).on_branch(branch)
+    request = Trace(dataset.id, [_parse_offsets(rows)], column, depth, check, branch)
     result = run_request(workspace, request, dataset.name)
     show(result, lambda: _print_result(result, dot, column))
     if opens:
@@ -149,7 +157,7 @@ def read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> 
     """
     wanted = {name.casefold() for name in columns}
     try:
-        dataset = workspace.resolve(step.dataset)
+        dataset = workspace.resolve(step.dataset).on_branch(step.branch)
         rows, vocabulary = dataset.scan(), dataset.state.vocabulary
         system = vocabulary.offset_column, vocabulary.operation_type_column, vocabulary.system_time_column
         names = [name for name in rows.columns if name not in system]

@@ -19,21 +19,29 @@ Exits with 3 if a dataset is invalid.
 With --branch, the new blocks follow the blocks of a branch (see `odf branch`). The query of a derivative
 dataset reads the heads of its inputs; with --inputs, a branch of the inputs that have it. --remote-branch
 creates the local branch if it does not exist.
+
+A crate of `odf cite --with-data`, a zip archive or a folder, is pulled without a network connection. It is
+checked before its datasets are added, and a later pull does not read it. If a dataset has the name of the
+folder, write ./FOLDER.
+
+NAME@TAG, or --tag, pulls a tag of the remote: exactly the version that a citation names (see `odf tag`).
+The head does not move. A new dataset ends at the tagged version.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
 from odf_engine.api import Job, JobState, Pull, Verify
-from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget
+from odf_engine.api.plans.pull_plan import PullPlan, PullSelection, PullTarget
 from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
-from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures
+from odf_tui.cli.shared.job_progress import LiveReporter, exit_code, follow, print_failures
 from odf_tui.cli.shared.options import (
     BRANCH,
     DATASET_OR_REMOTE,
@@ -43,7 +51,7 @@ from odf_tui.cli.shared.options import (
     on_warning_option,
     parse_time_option,
 )
-from odf_tui.cli.shared.output import show
+from odf_tui.cli.shared.output import live_progress, show
 from odf_tui.cli.shared.pulls import print_pulls, pull_entry
 from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.cli.verify import print_reports
@@ -99,6 +107,9 @@ MEANINGS = "update refresh run sync clone download"
     default="",
     help="Pull this branch of the remote, into --branch or the branch of the same name.",
 )
+@click.option(
+    "--tag", metavar="TAG", default="", help="Pull this tag of the remote. A new dataset ends at its version."
+)
 def command(
     names: tuple[str, ...],
     everything: bool,
@@ -110,23 +121,31 @@ def command(
     **options: Any,
 ) -> None:
     options["branch"] = options["branch"] or options["remote_branch"]
+    if options["branch"] and options["tag"]:
+        raise UsageError(
+            "--branch and --tag exclude each other", hint="omit --branch: a tag keeps its own name"
+        )
     if options["branch"] and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="pull the inputs first")
     workspace = open_workspace()
     request = Pull("", set_watermark=parse_time_option("--set-watermark", set_watermark), **options)
-    plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
     jobs: list[Job] = []
     targets: list[PullTarget] = []
     problem: OdfError | None = None
-    while plan.targets:
-        jobs += follow(workspace, plan.requests(request))
-        targets += plan.targets
-        try:
-            plan = workspace.plan_input_pulls(targets) if recursive else PullPlan([])
-        except OdfError as error:  # the datasets before it are pulled
-            plan, problem = PullPlan([]), error
+    selection = PullSelection(names, everything, recursive, source, alias)
+    with ExitStack() as stack:
+        with live_progress() as progress:
+            reporter = LiveReporter("checking the crate", progress)
+            plan = stack.enter_context(workspace.planned_pull(selection, reporter))
+        while plan.targets:
+            jobs += follow(workspace, plan.requests(request))
+            targets += plan.targets
+            try:
+                plan = workspace.plan_input_pulls(targets) if recursive else PullPlan([])
+            except OdfError as error:  # the datasets before it are pulled
+                plan, problem = PullPlan([]), error
     pulled = list(zip(jobs, targets, strict=True))
-    checks = _verify(workspace, jobs, options["branch"]) if verifies else []
+    checks = _verify(workspace, jobs, options["branch"] or options["tag"]) if verifies else []
     reports = {job.target: report for job in checks if (report := job.result_of(Verify))}
     entries = [pull_entry(job, target.alias or target.name) for job, target in pulled]
     if verifies:

@@ -5,6 +5,9 @@ NAMES are names of datasets, or patterns with %, such as 'weather.%'.
 A dataset is pushed to the remote that it was pushed to before, else to the only repository. Only
 blocks and data that the remote does not have are sent.
 
+With --recursive, the inputs are pushed to the repository of the dataset first. If the push of an input
+fails, its outputs are not pushed.
+
 If the remote has blocks that the dataset does not have, the push fails. With --force, these blocks
 are removed from the history of the remote.
 
@@ -20,14 +23,14 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from odf_engine.api import Job, JobState, Push, PushResult, Request, branch_title
+from odf_engine.api import Job, JobState, Push, PushResult
+from odf_engine.api.plans.push_plan import PushTarget
 from odf_engine.api.text import format_bytes
-from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
 from odf_tui.cli.shared.job_progress import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.shared.options import DATASET, REPOSITORY, branch_option, define_command
 from odf_tui.cli.shared.output import print_result, show
-from odf_tui.cli.shared.workspace import open_workspace, select_datasets
+from odf_tui.cli.shared.workspace import match_datasets, open_workspace
 from odf_tui.text.remotes import plain_block_count
 
 ORDER = 260
@@ -53,25 +56,11 @@ def command(
     if recursive and branch:
         raise UsageError("--branch and --recursive exclude each other", hint="push the inputs first")
     workspace = open_workspace()
-    selected = select_datasets(workspace, names, everything, recursive)
-    datasets = [dataset.on_branch(branch) for dataset in selected]
-    several = len(datasets) > 1
-    targets = [
-        workspace.push_url(dataset.id)
-        if place is None
-        else workspace.remote_url(dataset.id, place, several=several)
-        for dataset in datasets
-    ]
-    requests: list[tuple[Request, str]] = [
-        (Push(dataset.id, url, force, branch), branch_title(dataset.name, branch))
-        for dataset, url in zip(datasets, targets, strict=True)
-    ]
-    jobs = follow(workspace, requests)
-    pushed = list(zip(jobs, targets, strict=True))
-    show(
-        [push_entry(job, url, dataset.name) for (job, url), dataset in zip(pushed, datasets, strict=True)],
-        lambda: _print_pushes(workspace, pushed),
-    )
+    selected = [dataset.on_branch(branch).id for dataset in match_datasets(workspace, names, everything)]
+    plan = workspace.plan_push(selected, place, recursive=recursive)
+    jobs = follow(workspace, plan.requests(force=force, branch=branch))
+    pushed = list(zip(jobs, plan.targets, strict=True))
+    show([push_entry(job, target.url, target.name) for job, target in pushed], lambda: _print_pushes(pushed))
     sys.exit(exit_code(jobs))
 
 
@@ -83,13 +72,13 @@ def push_entry(job: Job, url: str, name: str) -> dict[str, Any]:
     return {**dataset, **({"label": label} if result else {}), "error": error_entry(job)}
 
 
-def _print_pushes(workspace: Workspace, pushed: Sequence[tuple[Job, str]]) -> None:
-    for job, url in pushed:
+def _print_pushes(pushed: Sequence[tuple[Job, PushTarget]]) -> None:
+    for job, target in pushed:
         if job.state is not JobState.done:
             print_failure(job)
         else:
             result = job.result_of(Push) or PushResult()
-            print_result(push_line(job.target, result, workspace.remotes.display_name(url)))
+            print_result(push_line(job.target, result, target.label))
 
 
 def push_line(target: str, result: PushResult, remote: str) -> str:

@@ -1,4 +1,4 @@
-"""Serve the datasets of the workspace over HTTP.
+"""Serve the datasets of the workspace over HTTP, or by Arrow Flight SQL.
 
 Runs until ^C. Uses the simple and the smart transfer protocol. Clients pull a dataset with
 `odf pull odf+http://HOST:PORT/NAME/`. A browser shows the list of datasets.
@@ -7,13 +7,16 @@ Every client that can connect can read all datasets, or those selected by --data
 --allow-push, clients with a token can push to the datasets of the token. Datasets whose private key
 is in this workspace do not accept pushes.
 
+With --flight, clients of Arrow Flight SQL (ADBC, JDBC, Polars, DuckDB) query the datasets in SQL. With
+--require-token, they need a token. See odf help flight.
+
 With --metrics, every client that can connect can also read numbers of jobs, and names and states of
 flows and alerts. See odf help alerts.
 
 The server listens on this machine only, unless --host specifies another address. It answers requests
 for localhost, IP addresses, the host name of this machine, and the names of --host and --host-name.
-Web pages of other sites are refused. Its limits are the
-settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
+Web pages of other sites are refused. Its limits are the settings serve.* of `odf config list`. With
+--json, prints one line with the URL when it is ready.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from odf_tui.cli.shared.output import select_fields
 from odf_tui.cli.shared.workspace import open_workspace
 
 ORDER = 360
-MEANINGS = "server http listen"
+MEANINGS = "server http listen flight adbc jdbc"
 
 
 @define_command(
@@ -39,9 +42,7 @@ MEANINGS = "server http listen"
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Port to listen on; 0 for a free one.",
+    help="Port to listen on; 0 for a free one. Default: 8080, or 32010 with --flight.",
 )
 @click.option(
     "--host-name",
@@ -61,10 +62,14 @@ MEANINGS = "server http listen"
 @click.option(
     "--allow-push", is_flag=True, help="Accept pushes by clients with a token (see odf keys token)."
 )
-@click.option("--metrics", is_flag=True, help="Serve metrics for Prometheus at /metrics.")
+@click.option("--flight", is_flag=True, help="Serve Arrow Flight SQL instead of HTTP.")
 @click.option(
-    "--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate chain in PEM, for https."
+    "--require-token",
+    is_flag=True,
+    help="With --flight, accept only clients with a token (see odf keys token).",
 )
+@click.option("--metrics", is_flag=True, help="Serve metrics for Prometheus at /metrics.")
+@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate chain in PEM.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Private key of the certificate in PEM.")
 @click.option(
     "--behind-proxy",

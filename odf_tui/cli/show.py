@@ -13,8 +13,10 @@ from odf_engine.api import (
     ChainState,
     DatasetId,
     DisablePushSource,
+    SetPollingSource,
     Summary,
     Timestamp,
+    snapshot_documents,
     snapshot_to_yaml,
     to_builtins,
 )
@@ -58,8 +60,11 @@ def command(name: str, manifest: bool, attachments: bool, output: Path | None) -
         return
     if manifest:
         snapshot = dataset.snapshot()
-        document = {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)}
-        show(document, lambda: write_document(snapshot_to_yaml(snapshot)))
+        documents = snapshot_documents(snapshot)
+        show(
+            documents[0] if len(documents) == 1 else documents,
+            lambda: write_document(snapshot_to_yaml(snapshot)),
+        )
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if str(summary.id) == dataset.id)
@@ -113,10 +118,15 @@ def dataset_details(workspace: Workspace, dataset: Dataset, summaries: Sequence[
 
 def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     """Yield the active sources with their known state, then the disabled ones."""
+    if (private := dataset.private_source) is not None:
+        yield {
+            **_plain_source(private.source),
+            "active": True,
+            "stored": "outside the chain: not published",
+            "config": dict(private.config),
+        }
     if state.polling_source is not None:
-        plain = to_builtins(state.polling_source)
-        if "${{" not in (plain["fetch"].get("password") or "${{"):
-            plain["fetch"]["password"] = REDACTED
+        plain = _plain_source(state.polling_source)
         source = state.source_state
         known = None if source is None else {"kind": source.kind, "value": source.value}
         pulled = state.last_data_time if state.was_polled else None
@@ -126,9 +136,16 @@ def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any
     yield from _list_disabled_sources(dataset, state)
 
 
+def _plain_source(source: SetPollingSource) -> dict[str, Any]:
+    plain = to_builtins(source)
+    if "${{" not in (plain["fetch"].get("password") or "${{"):
+        plain["fetch"]["password"] = REDACTED
+    return plain
+
+
 def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     listed = set(state.push_sources)
-    polling = state.polling_source is not None
+    polling = state.polling_source is not None or dataset.private_source is not None
     for row in dataset.list_blocks(_MAX_BLOCKS, kinds=_DISABLING):
         event = dataset.block(str(row.hash)).block.event
         disabled = {"active": False, "disabled": row.system_time, "block": row.sequence_number}

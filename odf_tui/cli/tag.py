@@ -23,7 +23,7 @@ from odf_tui.cli.shared.output import Table, print_result, show
 from odf_tui.cli.shared.workspace import open_workspace, use_timezone
 
 ORDER = 201
-MEANINGS = "tags cite citation release version pin"
+MEANINGS = "tags release version pin"
 
 
 @define_command("tag", help=__doc__, example="odf tag port-haven.stations report-2024", json=True)

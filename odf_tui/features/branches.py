@@ -171,18 +171,24 @@ class BranchesScreen(Dialog[str]):
         ended = self._ended_jobs()
         if ended != self._ended:
             self._ended = ended
-            branch = self.list.branch
-            self.reload(branch.name if branch else "")
+            self.reload(self._selected)
         else:
             self._describe()
 
     def reload(self, name: str) -> None:
         """Read the branches, and put the cursor on the one with a name, if it is not ""."""
-        self._controller.read(self._row, partial(self._show, name))
+        self._controller.read(self._row, partial(self._show, name, self._selected))
 
-    def _show(self, name: str, branches: Sequence[Branch] | None, error: str) -> None:
+    @property
+    def _selected(self) -> str:
+        branch = self.list.branch
+        return branch.name if branch else ""
+
+    def _show(self, name: str, selected: str, branches: Sequence[Branch] | None, error: str) -> None:
         if not self.query(BranchList):  # closed since
             return
+        if self._selected != selected:  # the user moved the cursor since: it stays
+            name = self._selected
         row = self._controller.state.row_of(self._row.id) or self._row
         if branches is None:
             self._message = (error, "bad")
@@ -222,8 +228,7 @@ class BranchesScreen(Dialog[str]):
 
     def action_open(self) -> None:
         """Close, and show the blocks of the branch under the cursor."""
-        branch = self.list.branch
-        self.dismiss(f"show {branch.name if branch else ''}")
+        self.dismiss(f"show {self._selected}")
 
     def action_compare(self) -> None:
         """Close, and compare the branch under the cursor with the head."""
@@ -306,7 +311,8 @@ class _Action:
     def __init__(self, controller: BranchesController, screen: BranchesScreen, row: DatasetRow) -> None:
         self._controller, self._host = controller, controller.host
         self._screen, self._row = screen, row
-        self._name = screen.list.branch.name if screen.list.branch else ""
+        self._shown = screen.list.branch
+        self._name = self._shown.name if self._shown else ""
 
     async def run(self, action: str) -> None:
         """Run an action by its name."""
@@ -483,6 +489,11 @@ class _Action:
     async def promote(self) -> str:
         """Move the head to the branch, after the user has confirmed what changes."""
         branch, row = await self._read(), self._row
+        if self._shown is not None and branch.head != self._shown.head:
+            raise Conflict(
+                f"branch '{self._name}' has moved since it was read",
+                hint="review its new blocks, then press P again",
+            )
         if not branch.ahead:
             raise OdfError(
                 f"nothing to promote: the head has all blocks of {self._name}", hint="p pulls into it"
@@ -493,6 +504,7 @@ class _Action:
                 f"{self._name} cannot be promoted: the head has {newer} that it lacks",
                 hint="d compares them; f moves the branch to the head, then p pulls into it again",
             )
+        await asyncio.to_thread(lambda: self._dataset().check_promotion(self._name))
         remarks = [f"{row.name} gets {_own_text(branch)}."]
         readers = [dataset.name for dataset in self._controller.state.datasets if row.id in dataset.inputs]
         remarks += [f"Their next pulls read them: {', '.join(readers)}."] if readers else []

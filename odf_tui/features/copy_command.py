@@ -1,4 +1,4 @@
-"""Copies the `odf` command for the selection, to use it in scripts."""
+"""Copies the `odf` command for the selection, to use it in scripts, and citations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odf_tui.text.row_text import read_scalar
 
 
 class CopyCommandController(Controller):
-    """Copies the command for the selection of the focused pane."""
+    """Copies the command for the selection of the focused pane, and the citation of the dataset."""
 
     def copy(self) -> None:
         """Copy the command for the dataset, its blocks, the row or the job. Reads run in a thread."""
@@ -29,6 +29,21 @@ class CopyCommandController(Controller):
             self._copy_row(row)
         else:
             self._copy_command(["log" if situation.pane == "blocks" else "show", row.name], "")
+
+    def copy_citation(self) -> None:
+        """Copy the citation of the selected dataset. It is read in a thread."""
+        row = self.state.row
+        if row is not None:
+            self.host.read("citation", partial(self._read_citation, row.id), self._copy_citation)
+
+    def _read_citation(self, dataset: str) -> str:
+        return self.workspace.resolve(dataset).cite().apa
+
+    def _copy_citation(self, citation: str | None, error: str) -> None:
+        if citation is None:
+            self.host.notice(error, "bad")
+        else:
+            self.host.copy_text("citation", citation)
 
     def _copy_row(self, row: DatasetRow) -> None:
         pane = self.host.query_one(DataPane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -14,7 +15,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.api import CHANGE_COLUMN, Diff, DiffColumn, Difference, Export, PinnedVersion, pa
+from odf_engine.api import (
+    CHANGE_COLUMN,
+    Diff,
+    DiffColumn,
+    Difference,
+    Export,
+    PinnedVersion,
+    branch_title,
+    pa,
+)
 from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
@@ -29,7 +39,7 @@ from odf_tui.text.format import NULL, Span, error_with_hint, fit_width
 from odf_tui.text.row_text import read_scalar
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
-from odf_tui.widgets.line_view import StaticLines
+from odf_tui.widgets.line_view import StaticLines, WrappedLines
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
 
 _LONGEST: Final = 400
@@ -39,8 +49,8 @@ _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
 class DiffWindow:
     """The rows of a difference as texts: the kind of change, then one column for each compared column.
 
-    The columns with the most changes follow the key, where they are visible first. Times come last: the
-    event time of a corrected row usually changes with its values.
+    The changed columns follow the key, the most changed first. Times are last among them: the event time of
+    a corrected row usually changes with its values.
 
     Attributes:
         difference: the difference.
@@ -57,7 +67,12 @@ class DiffWindow:
         self.row_count = rows.row_count
         self.shown = sorted(
             difference.columns,
-            key=lambda column: (not column.key, _is_time(column), -difference.by_column.get(column.name, 0)),
+            key=lambda column: (
+                not column.key,
+                column.name not in difference.by_column,
+                _is_time(column),
+                -difference.by_column.get(column.name, 0),
+            ),
         )
         names = [CHANGE_COLUMN, *(column.name for column in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
@@ -182,6 +197,7 @@ class DifferenceScreen(Dialog[str]):
         super().__init__()
         self._title, self._window, self._opened, self._copy = title, window, opened, copy
         self._row = row
+        self._described: int | None = None
         self._rows: DifferenceRows = DifferenceRows()
 
     def compose(self) -> ComposeResult:
@@ -191,6 +207,7 @@ class DifferenceScreen(Dialog[str]):
             box.border_subtitle = Content(_KEYS)
             yield DifferenceHead(head_lines(self._window.difference), id="difference-head")
             yield self._rows
+            yield ChangedValues(id="difference-values")
 
     def on_mount(self) -> None:
         """Show the rows."""
@@ -200,6 +217,38 @@ class DifferenceScreen(Dialog[str]):
         else:
             self._rows.open(self._opened, stay=False)
             self._rows.go(self._row)
+            self._show_values()
+
+    @on(DifferenceRows.Moved)
+    def _show_values(self) -> None:
+        """Show the changed values of the row under the cursor."""
+        if self._opened is not None and self._rows.cursor != self._described:
+            self._described = self._rows.cursor
+            self.run_worker(self._describe(self._described), group="values", exclusive=True)
+
+    async def _describe(self, row: int) -> None:
+        try:
+            lines = await asyncio.to_thread(self._changed_lines, row)
+        except Exception as error:  # every error is shown, and the screen stays open
+            lines = [[(f" {error_with_hint(error)}", "bad")]]
+        self.query_one(ChangedValues).set(lines)
+
+    def _changed_lines(self, row: int) -> SpanLines:
+        texts = self._window.formatter(row, 1)
+        if texts.changes[0] != "changed":
+            return [[(f" the entire row was {texts.changes[0]}: ⏎ shows it", "muted")]]
+        order = {column.name: at for at, column in enumerate(self._window.shown)}
+        return [
+            [
+                (" ", ""),
+                (f"{printable(name)}: ", "name"),
+                (f"{_value_text(old)}{ARROW}{_value_text(new)}", "warn"),
+            ]
+            for name, old, new, differs in sorted(
+                texts.cells(0, only_changed=True), key=lambda cell: order[cell[0]]
+            )
+            if differs
+        ]
 
     @on(DifferenceRows.Failed)
     def _show_failure(self, message: DifferenceRows.Failed) -> None:
@@ -299,8 +348,30 @@ class DifferenceHead(StaticLines):
         return spans
 
 
+class UncutLines(WrappedLines):
+    """Wrapped lines of any length."""
+
+    max_lines = sys.maxsize
+
+
+class ChangedValues(WrappedLines):
+    """The changed values of a row as ``column: old → new``, as many as fit into half of the screen."""
+
+    def set(self, lines: Sequence[Sequence[Span]]) -> None:
+        """Replace the lines. If there are too many, the last one names the key that shows all."""
+        super().set(lines)
+        limit = max(self.app.size.height // 2 - 4, 2)
+        if len(self._lines) > limit:
+            self._lines[limit - 1 :] = [[(" … ⏎ shows the entire row", "muted")]]
+            self.reset()
+
+
 class DiffRowDialog(TextDialog):
     """A row with all values in full. Keys show the previous and the next row."""
+
+    def body(self) -> WrappedLines:
+        """Return the widget that wraps the values."""
+        return UncutLines()
 
     def describe_keys(self) -> list[str]:
         """Return the keys that show other rows."""
@@ -382,7 +453,8 @@ class DatasetDiffController(Controller):
 
         side, offset, column = await asyncio.to_thread(read)
         tracing: Any = self.host.load("features.provenance.controller.ProvenanceController")
-        return await tracing.trace_offset(side.dataset, side.name, offset, column)
+        key, name = (branch_title(text, side.history) for text in (side.dataset, side.name))
+        return await tracing.trace_offset(key, name, offset, column)
 
     async def _show(self, row: DatasetRow, difference: Difference, at: int = 0) -> str | None:
         """Show a difference with the cursor at a row.

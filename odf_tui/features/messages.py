@@ -12,17 +12,17 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from odf_engine.api import Job, JobWarning
-from odf_engine.api.text import format_time, format_time_seconds, printable, zone_label
+from odf_engine.api.text import format_time_seconds, printable, zone_label
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import WARNED
 from odf_tui.state.notice_log import PastNotice
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import Span, ellipsize_middle, fit_width
+from odf_tui.text.format import AGE_WIDTH, Span, fit_width, format_age, shorten_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, DecisionDialog, Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
-_TIME: Final = 16
+_TIME: Final = AGE_WIDTH
 _JOB: Final = 10
 _MAX_NAME: Final = 30
 _MIN_TEXT: Final = 24
@@ -67,7 +67,7 @@ class WarningsView(LineView):
         width = max(min(longest, _MAX_NAME, room - _MIN_TEXT), 8)
         return [
             f"{fit_width(time, _TIME)}  {fit_width(job, _JOB)} ",
-            f"{fit_width(ellipsize_middle(name, width), width)}  ",
+            f"{fit_width(shorten_name(name, width), width)}  ",
             text,
         ]
 
@@ -79,7 +79,7 @@ class WarningsView(LineView):
         """Return the line of a warning. A mark precedes new ones."""
         job, warning, is_new = self._warnings[index]
         time, name, text = self._columns(
-            format_time(job.ended), f"{job.id} {job.kind}", printable(job.target), printable(warning.text)
+            format_age(job.ended), f"{job.id} {job.kind}", printable(job.target), printable(warning.text)
         )
         return [(f"{WARNED if is_new else ' '} ", "warn"), (time, "muted"), (name, "name"), (text, "")]
 
@@ -108,7 +108,7 @@ class WarningsDialog(Dialog[str]):
     def compose(self) -> ComposeResult:
         """Yield the list, and the text of one warning."""
         with Vertical(classes="dialog reader warnings") as box:
-            box.border_title = Content(f"Warnings of recent jobs (times: {zone_label()})")
+            box.border_title = "Warnings of recent jobs"
             box.border_subtitle = Content("⏎ goes to the job · esc closes")
             yield WarningsView(self._warnings)
             yield WrappedLines(id="about-warning")

@@ -51,7 +51,7 @@ _MARKS: Final[Mapping[str, Sequence[str]]] = {
         " · ".join(f"{sign} {OPERATION_WORDS[op]}" for op, (sign, _) in OPERATION_SIGNS.items()),
     ),
     "jobs": (
-        "◦ queued · ▸ running · ✓ done · ✗ failed · ∅ cancelled · ↯ interrupted",
+        "◦ queued · ▸ running · ✓ done · ✗ failed · ■ cancelled · ↯ interrupted",
         "in a log: ◆ committed block · ! warning · ✗ error · · debug line",
     ),
 }

@@ -24,11 +24,17 @@ from odf_tui.widgets.status_bar import FilterLine, KeyHints
 
 SAVE_SECONDS: Final = 1.0
 STEP: Final = 5
-DEFAULT_SHARES: Final = PaneShares(left=60, upper=45, single=40)
+_LEFT_SHARE: Final = 60
+_UPPER_SHARE: Final = 45
+_SINGLE_SHARE: Final = 40
+DEFAULT_SHARES: Final = PaneShares(left=_LEFT_SHARE, upper=_UPPER_SHARE, single=_SINGLE_SHARE)
 """The shares that the style sheet sets, in percent."""
 
 _LEFT: Final = ("datasets", "data")
 _UPPER: Final = ("datasets", "blocks")
+_HIGH: Final = ("blocks", "data")
+_MIN_HEIGHT: Final = 6
+_BELOW_PANES: Final = 2  # the lines for status and hints
 _FILTERED: Final = ("datasets", "blocks", "jobs")  # a search through all rows is not restored
 _ONE_PANE: Final = ("-narrow", "-low", "-zoomed")
 
@@ -61,9 +67,17 @@ class PaneGrid(Container):
         return list(self.query_children(Pane))
 
     def set_tracks(self, columns: str, rows: str) -> None:
-        """Set the sizes of columns and rows; an empty text resets to the style sheet."""
+        """Set the sizes of columns and rows; an empty text resets to the style sheet.
+
+        With three rows, the datasets are in the first one, and the blocks in the first two.
+        """
         self.styles.grid_columns = columns or None  # type: ignore[assignment] # None resets to the style sheet
         self.styles.grid_rows = rows or None  # type: ignore[assignment]
+        has_step = len(rows.split()) == 3
+        self.styles.grid_size_rows = 3 if has_step else None  # type: ignore[assignment]
+        for pane in self.panes:
+            is_high = has_step and pane.id in _HIGH
+            pane.styles.row_span = 2 if is_high else None  # type: ignore[assignment]
 
 
 class PaneLayout(Controller):
@@ -78,6 +92,8 @@ class PaneLayout(Controller):
         self._grid = self.host.query_one(PaneGrid)
         self.shares = PaneShares()
         self._applied_sizes = ("", "")
+        self._content_key: object = None
+        self._content_rows: list[int] = []
         self._lower = "data"  # the pane below the datasets in a narrow window
         self._save_timer: Timer | None = None
         self._saved: bytes | None = None
@@ -85,8 +101,9 @@ class PaneLayout(Controller):
         self.state.layout_changed.connect(lambda _: self.save_soon())
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Handle clicks into panes, and the filter line."""
+        """Handle clicks into panes, the choice of graph or list, and the filter line."""
         return {
+            DatasetsPane.ModeChanged: lambda _: self.arrange(),
             Pane.Chosen: lambda message: self.state.focus_pane(message.pane),
             Input.Changed: self._filter_changed,
             Input.Submitted: self._filter_submitted,
@@ -182,8 +199,14 @@ class PaneLayout(Controller):
         if self._shows_one_pane:
             self.host.notice("cannot resize: only one pane is shown", "warn")
             return
-        shares = resize_pane(self.shares, self.state.pane, by, single=self.host.has_class("-narrow"))
-        if shares == self.shares:
+        is_narrow = self.host.has_class("-narrow")
+        before = self.shares
+        if rows := self._rows_of_content():  # these are what the user sees
+            shown = round(100 * rows[0] / self._height) if self.state.pane in _LEFT else _UPPER_SHARE
+            name = "single" if is_narrow else "upper"
+            before = replace(before, **{name: getattr(before, name) or shown})
+        shares = resize_pane(before, self.state.pane, by, single=is_narrow)
+        if shares == before:
             self.host.notice(f"the pane already has its {'maximum' if by > 0 else 'minimum'} size", "warn")
             return
         self.shares = shares
@@ -192,10 +215,13 @@ class PaneLayout(Controller):
     def arrange(self) -> None:
         """Apply the shares of the panes; in a small window, choose which panes are shown."""
         columns = rows = ""
-        if self.host.has_class("-narrow") and not self._shows_one_pane:
-            rows = _tracks(self.shares.single)
-        elif not self._shows_one_pane:
-            columns, rows = _tracks(self.shares.left), _tracks(self.shares.upper)
+        asks_alone = self.host.has_class("-asking") and not self.host.has_class("-wide")
+        if not self._shows_one_pane and not asks_alone:
+            is_narrow = self.host.has_class("-narrow")
+            columns = "" if is_narrow else _tracks(self.shares.left)
+            rows = _tracks(self.shares.single if is_narrow else self.shares.upper)
+            if not rows and (heights := self._rows_of_content()):
+                rows = " ".join([*map(str, heights), "1fr"])
         if (columns, rows) != self._applied_sizes:
             self._applied_sizes = (columns, rows)
             self._grid.set_tracks(columns, rows)
@@ -206,6 +232,32 @@ class PaneLayout(Controller):
                     pane.set_class(pane.id == self.state.pane, "-lower")
         self._name_hidden_panes()
         self.host.show_hints()
+
+    @property
+    def _height(self) -> int:
+        """The lines of the grid."""
+        return self.host.size.height - _BELOW_PANES - bool(self.state.layout.tour)
+
+    def _rows_of_content(self) -> list[int]:
+        """Return the heights of all rows but the last if the datasets need less than their share, else [].
+
+        They change only with the number of datasets, the choice of graph or list, and the size of the window:
+        nothing jumps during typing.
+        """
+        pane = next((pane for pane in self._grid.panes if isinstance(pane, DatasetsPane)), None)
+        if pane is None:
+            return []
+        is_narrow = self.host.has_class("-narrow")
+        key = (len(self.state.datasets), pane.mode, self.host.size, is_narrow, self.shares.left)
+        if key == self._content_key:
+            return self._content_rows
+        self._content_key, self._content_rows = key, []
+        share = self._height * (_SINGLE_SHARE if is_narrow else _UPPER_SHARE) // 100
+        width = self.host.size.width * (100 if is_narrow else self.shares.left or _LEFT_SHARE) // 100
+        height = max(pane.content_height(width - 2, share - 2) + 2, _MIN_HEIGHT)  # with a border
+        if self.state.datasets and height < share:
+            self._content_rows = [height] if is_narrow else [height, share - height]
+        return self._content_rows
 
     def _name_hidden_panes(self) -> None:
         """Name the panes that are not shown in the border of the first one that is."""

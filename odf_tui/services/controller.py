@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
+from contextlib import suppress
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -13,7 +15,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker
 
+from odf_engine.api import Reporter
 from odf_engine.api.model import DatasetRow
+from odf_engine.api.progress import JobStatus, StatusReporter
+from odf_engine.errors import Cancelled
 from odf_tui.actions import bindings, table, user_keys
 from odf_tui.actions.model import Hint, Situation
 from odf_tui.services import tasks
@@ -24,13 +29,16 @@ from odf_tui.state import saved_session
 from odf_tui.state.app_state import AppState
 from odf_tui.state.notice_log import NoticeLog
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.widgets.dialogs import OverlayScreen
+from odf_tui.text.job_text import progress_line
+from odf_tui.widgets.dialogs import OverlayScreen, ProgressDialog
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import KeyHints, Notice, StatusLine
 
 if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
 
+_DIALOG_SECONDS: Final = 0.5
+"""Seconds until a dialog shows the progress of a function."""
 T = TypeVar("T")
 P = ParamSpec("P")
 W = TypeVar("W", bound=Widget)
@@ -238,6 +246,29 @@ class Host(Screen[None], inherit_bindings=False):
     async def ask(self, dialog: Screen[T]) -> T | None:
         """Open a dialog, and wait for its result. Only within :meth:`start`."""
         return await self.app.push_screen_wait(dialog)
+
+    async def run_shown(self, title: str, function: Callable[[Reporter], T]) -> T | None:
+        """Run a function in a thread, and show its progress in a dialog. Only within :meth:`start`.
+
+        Returns:
+            The result, or None if the user cancelled the function.
+        """
+        status = JobStatus(title)
+        reporter = StatusReporter(status)
+        work = asyncio.create_task(asyncio.to_thread(function, reporter))
+        try:
+            ended, _ = await asyncio.wait([work], timeout=_DIALOG_SECONDS)
+            if not ended:
+                dialog = ProgressDialog(
+                    title, lambda: progress_line(status.progress) or "running", partial(asyncio.wait, [work])
+                )
+                if await self.ask(dialog) == "stop":
+                    reporter.cancel()
+            with suppress(Cancelled):
+                return await work
+            return None
+        finally:
+            reporter.cancel()  # the workstation closes
 
     def start(self, coroutine: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
         """Run a coroutine, see :func:`odf_tui.services.tasks.start`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from textual.screen import Screen
 
-from odf_engine.api import Event, Job, JobRequest, JobState, Request, decode_result
+from odf_engine.api import Event, Job, JobRequest, JobState, Request, Timestamp, decode_result
 from odf_engine.api.text import format_count
 from odf_engine.errors import Cancelled, OdfError, WorkerStalled
 from odf_tui.services import tasks
@@ -21,8 +21,10 @@ from odf_tui.state.app_state import (
     JobNews,
     WorkerConnectionState,
 )
+from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import error_line
-from odf_tui.widgets.dialogs import JobProgressDialog
+from odf_tui.text.job_text import job_activity, job_outcome
+from odf_tui.widgets.dialogs import ProgressDialog
 from odf_tui.widgets.status_bar import Notice
 
 if TYPE_CHECKING:
@@ -72,10 +74,13 @@ class JobsClient:
             for request, target in requests:
                 await link.submit(request, target)
 
+        self._confirm(requests, remark)
+        tasks.start(self._screen, submit(), group="commands")
+
+    def _confirm(self, requests: Sequence[tuple[Request, str]], remark: str) -> None:
         kind = requests[0][0].kind() if requests else "pull"
         what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
         self._screen.post_message(Notice(f"{kind} {what}: queued{remark}"))
-        tasks.start(self._screen, submit(), group="commands")
 
     async def submit_one(self, request: Request, target: str, *, quiet: bool = False) -> str:
         """Submit a request. Returns the id of its job.
@@ -108,6 +113,20 @@ class JobsClient:
             future = self._waiting[job_id] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(future)
 
+    async def run_all(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> list[Job]:
+        """Submit requests, and return the ended jobs. The caller shows one notice about their ends.
+
+        Args:
+            requests: the requests, each with the name of its dataset.
+            remark: the end of the notice that confirms the submission.
+
+        Raises:
+            OdfError: there is no worker, or it refuses a request.
+        """
+        ids = [await self.submit_one(request, target, quiet=True) for request, target in requests]
+        self._confirm(requests, remark)
+        return [await self.wait_until_ended(job) for job in ids]
+
     async def outcome(self, request: JobRequest[R], target: str, title: str, *, leaves: bool = False) -> R:
         """Submit a request, show its progress in a dialog until it ends, and return the result.
 
@@ -123,8 +142,11 @@ class JobsClient:
             OdfError: the job failed, or there is no worker.
         """
         job_id = await self.submit_one(cast("Request", request), target)
-        dialog = JobProgressDialog(
-            title, self._state.jobs, job_id, partial(self.wait_until_ended, job_id), leaves=leaves
+        dialog = ProgressDialog(
+            title,
+            partial(progress_text, self._state.jobs, job_id),
+            partial(self.wait_until_ended, job_id),
+            leaves=leaves,
         )
         answer = await self._screen.app.push_screen_wait(dialog)
         if answer == "leave":
@@ -311,3 +333,11 @@ class EventBatcher:
             self._sent = asyncio.get_running_loop().time()
             events, self._events = self._events, []
             self._send(events)
+
+
+def progress_text(book: JobBook, job_id: str) -> str:
+    """Return the state of a job that has not started, or what it is doing."""
+    job = book.jobs.get(job_id)
+    if job is None:
+        return "queued"
+    return job_outcome(job)[0] if job.started is None else job_activity(job, Timestamp.now())

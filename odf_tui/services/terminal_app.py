@@ -7,23 +7,29 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.console import RenderableType
+from textual import events
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.css.stylesheet import Stylesheet
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
+from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from odf_engine.errors import OdfError
 from odf_tui.services.terminal_driver import TerminalDriver
 from odf_tui.services.terminal_input import BackgroundColour
+from odf_tui.services.terminal_output import ScreenUpdate, TerminalOutput
 from odf_tui.state import saved_session
 from odf_tui.theming import terminal, themes
 from odf_tui.theming.ascii_fallback import CharacterFallback
 from odf_tui.theming.themes import EightBitColours
+from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import ThinScrollBar
 from odf_tui.widgets.status_bar import Notice
 
@@ -87,6 +93,7 @@ class TerminalApp(App[None], inherit_bindings=False):
             self._filters.append(NoColor())
         if (characters := terminal.supported_characters(workspace.ui.ascii)) != "all":
             self._filters.append(CharacterFallback(characters))
+        self._output = TerminalOutput()
         self._theme_problem = ""
         self._has_auto_theme = False  # the terminal decides between dark and light
         if not self.use_theme(self._configured_theme()):
@@ -177,7 +184,30 @@ class TerminalApp(App[None], inherit_bindings=False):
 
     def action_repaint(self) -> None:
         """Paint the screen again, after another program has written to the terminal."""
-        self._display(self.screen, self.screen._compositor.render_update(full=True))
+        self._output.forget()
+        self._display(self.screen, self._complete_update(self.screen))
+
+    def _complete_update(self, screen: Screen[Any]) -> RenderableType | None:
+        return screen._compositor.render_update(full=True, screen_stack=self._background_screens)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Write an update: only the cells that differ from what the terminal shows.
+
+        The cursor of the terminal is put on the selected line, which screen readers and magnifiers follow.
+        """
+        if not hasattr(screen.focused, "cursor_screen_offset"):  # inputs put it on their own cursor
+            active = (view for view in screen.query(LineView) if view.active and view.is_on_screen)
+            self.cursor_position = next((view.cursor_cell for view in active), self.cursor_position)
+        if isinstance(renderable, LayoutUpdate | ChopsUpdate) and not self.is_headless:
+            if isinstance(renderable, ChopsUpdate) and not self._output.shows(screen.size):
+                renderable = self._complete_update(screen)
+            if isinstance(renderable, LayoutUpdate | ChopsUpdate):
+                renderable = cast("RenderableType", ScreenUpdate(self._output, renderable))
+        super()._display(screen, renderable)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Paint everything after a resize: some terminals wrap or clear what they show."""
+        self._output.forget()
 
     def copy(self, text: str) -> str:
         """Copy a text to the clipboard. Returns a description of the method used."""

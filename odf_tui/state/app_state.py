@@ -100,6 +100,7 @@ class AppState:
 
     Attributes:
         datasets: all datasets, by name.
+        are_datasets_read: whether they were read.
         has_remotes: whether one of them has a remote.
         healths: the health of each dataset, by its id.
         warned: ids of the datasets with warnings, see :func:`odf_tui.state.job_book.warned_datasets`.
@@ -131,6 +132,7 @@ class AppState:
 
     def __init__(self, layout: SavedLayout | None = None) -> None:
         self.datasets: list[DatasetRow] = []
+        self.are_datasets_read = False
         self.has_remotes = False
         self.healths: dict[str, Health] = {}
         self.warned: set[str] = set()
@@ -180,7 +182,7 @@ class AppState:
 
     def set_datasets(self, rows: Sequence[DatasetRow]) -> None:
         """Replace all datasets."""
-        self.datasets = list(rows)
+        self.datasets, self.are_datasets_read = list(rows), True
         self.has_remotes = any(row.remotes for row in rows)
         self._judge_datasets()
         self.datasets_changed.send(None)

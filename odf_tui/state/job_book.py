@@ -112,7 +112,7 @@ _STATE_GLYPHS: Final = {
     JobState.running: ("▸", "busy"),
     JobState.done: ("✓", "good"),
     JobState.failed: ("✗", "bad"),
-    JobState.cancelled: ("∅", "muted"),
+    JobState.cancelled: ("■", "muted"),
     JobState.interrupted: ("↯", "warn"),
 }
 

@@ -135,13 +135,16 @@ class DiffRowFormatter:
         return None if name is None else self._texts[name][row]
 
     def spans(self, row: int, shorten: int | None = None) -> list[Span]:
-        """Return a row as one line. A changed row has only its key and the changed columns."""
+        """Return a row as one line. A changed row has only its key and the changed columns.
+
+        ``shorten`` is the maximum width of a value that is the same on both sides.
+        """
         change = self.changes[row]
         sign = SIGNS[change]
         spans: list[Span] = [(sign, STYLES[sign])]
         for name, old, new, differs in self.cells(row, only_changed=True):
             values = [old, new] if differs else [old if change == "removed" else new]
-            words = ARROW.join(_cut(value, shorten) for value in values)
+            words = ARROW.join(_cut(value, None if differs else shorten) for value in values)
             spans.append((f"  {printable(name)}={words}", STYLES["~"] if differs else ""))
         return spans
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from odf_engine.api.text import format_zoned_time, printable
+from odf_engine.api import Timestamp
+from odf_engine.api.text import count_of, format_time, format_zoned_time, printable
 from odf_engine.errors import OdfError
 
 # Control characters would control the terminal, and direction overrides would reorder text. C0 characters
@@ -57,6 +59,26 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+AGE_WIDTH: Final = 10
+"""The width of the longest text of :func:`format_age` in cells."""
+
+
+def format_age(moment: Timestamp | str | None) -> str:
+    """Return how long ago a time is, such as ``5 min ago``, or its day if it is a week ago or later than now.
+
+    For lists, where the newest entries matter. Texts show the time (:func:`format_zoned_time`).
+    """
+    if not moment:
+        return ""
+    minutes = (Timestamp.now().ns - Timestamp.parse(str(moment)).ns) // 60_000_000_000
+    if not 0 <= minutes < 7 * 24 * 60:
+        return format_time(moment)[:10]
+    if minutes < 60:
+        return f"{minutes} min ago" if minutes else "just now"
+    hours = minutes // 60
+    return f"{hours} h ago" if hours < 24 else f"{count_of(hours // 24, 'day')} ago"
+
+
 _WATERMARK: Final = re.compile(r"watermark → (\d{4}-\d\d-\d\d)(?: (\d\d:\d\d(?::\d\d)?)(?:\.\d+)?)?")
 
 
@@ -98,6 +120,20 @@ def ellipsize_middle(text: str, width: int) -> str:
     return set_cell_size(text, width - 1 - tail) + "…" + text[-tail:]
 
 
+def shorten_name(name: str, width: int) -> str:
+    """Return the name of a dataset in at most ``width`` cells, without its prefix if it is longer.
+
+    Names of a workspace often have the same prefix, such as ``port-haven.air`` and ``port-haven.visits``.
+    A query is truncated at its end.
+    """
+    if " " in name:
+        return fit_width(name, min(width, cell_len(name)))
+    tail = name.rpartition(".")[2]
+    if cell_len(name) <= width or tail == name or cell_len(tail) >= width:
+        return ellipsize_middle(name, width)
+    return f"…{tail}"
+
+
 def error_line(error: Exception) -> str:
     """Return an error in one line. Unexpected errors begin with their class."""
     if isinstance(error, OSError) and error.strerror:
@@ -117,11 +153,11 @@ def error_with_hint(error: Exception) -> str:
 
 Span = tuple[str, str]
 """A text and the name of its style, see ``themes.palette``."""
-_MAX_LINES: Final = 12
+MAX_LINES: Final = 12
 
 
-def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
-    """Wrap a line at ``width`` cells, between words where possible. At most twelve lines are returned.
+def wrapped(line: Sequence[Span], width: int, max_lines: int = MAX_LINES) -> list[list[Span]]:
+    """Wrap a line at ``width`` cells, between words where possible. At most ``max_lines`` are returned.
 
     Of several spans, the first is never broken. Further lines are indented to the first word after it, or to
     the first word of the only span.
@@ -135,18 +171,21 @@ def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
     available = max(width - sum(cell_len(part) for part, _ in head), 1)
     lines: list[list[Span]] = []
     start = 0
-    while start < len(text) and len(lines) < _MAX_LINES:
-        remaining = text[start:]
-        cut = (
-            len(remaining)
-            if cell_len(remaining) <= available
-            else remaining.rfind(" ", blank + 1, available + 1) + 1 or available
-        )
-        if len(remaining[cut:].partition(" ")[0]) > width - indent:
-            cut = available  # the next word is broken anyway
+    while start < len(text) and len(lines) < max_lines:
+        remaining = text[start : start + 4 * width]  # a text may be megabytes long
+        fits = max(_fitting_length(remaining, available), 1)
+        cut = fits if fits == len(remaining) else remaining.rfind(" ", blank + 1, fits + 1) + 1 or fits
+        if cell_len(remaining[cut:].partition(" ")[0]) > width - indent:
+            cut = fits  # the next word is broken anyway
         lines.append([*head, *_slice_spans(rest, start, start + cut)])
         start, head, available, blank = start + cut, [(" " * indent, "")], width - indent, 0
     return lines
+
+
+def _fitting_length(text: str, width: int) -> int:
+    """Return the number of characters that fit into a width in cells."""
+    used = accumulate(map(cell_len, text))
+    return next((at for at, cells in enumerate(used) if cells > width), len(text))
 
 
 def _slice_spans(spans: Sequence[Span], start: int, end: int) -> list[Span]:
@@ -181,8 +220,8 @@ ASCII: Final[dict[str, str]] = {
     "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
     "⇣": "<", "⇡": "^", "⎇": "Y",
     # Bars of charts, and scroll bars.
-    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
-    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
+    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "*",
+    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "=",
     # Arrows and signs in texts.
     "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x",
     "±": "+", "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",

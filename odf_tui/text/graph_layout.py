@@ -13,7 +13,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import floor
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -330,14 +330,9 @@ class Layout:
         self.width, self.height = drawing.width, drawing.top
         self.positions: Mapping[str, LabelPosition] = drawing.positions
         self.routes: Mapping[Edge, list[Segment]] = drawing.routes
-        self._extents = drawing.extents
         self._bridges = drawing.bridges
         self._segments = LineSegments(dict.fromkeys(line for leg in drawing.legs.values() for line in leg))
         self._rows: dict[int, tuple[str, dict[int, int]]] = {}
-
-    def width_with(self, extra: int) -> int:
-        """Return the width in cells with ``extra`` more cells for each column."""
-        return max((width + columns * extra for width, columns in self._extents), default=0)
 
     def line(self, y: int) -> str:
         """Return the edges of a row as text, with blanks instead of labels."""
@@ -387,6 +382,11 @@ class Plan(msgspec.Struct, frozen=True):
     gutters: list[_Gutter]
     rows: Mapping[Key, int]
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the part has one node."""
+        return len(self.component.nodes) == 1
+
 
 def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
     """Return the plan of each connected part of a graph.
@@ -400,7 +400,48 @@ def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
     return plans
 
 
-def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0) -> Layout:
+class Columns(NamedTuple):
+    """The columns of connected parts, from the left.
+
+    Attributes:
+        starts: the first cells of the labels.
+        widths: the widths of the labels.
+    """
+
+    starts: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def width_with(self, extra: int) -> int:
+        """Return the width of all columns with ``extra`` more cells for each label."""
+        return self.starts[-1] + self.widths[-1] + len(self.starts) * extra if self.starts else 0
+
+
+def measure_columns(plans: Sequence[Plan], widths: Mapping[str, int], extra: int = 0) -> Columns:
+    """Return columns that fit all plans.
+
+    Args:
+        plans: the plans of connected parts.
+        widths: the widths of labels in cells.
+        extra: more cells for each label.
+    """
+    labels: list[int] = []
+    gutters: list[int] = []
+    for plan in plans:
+        for index, column in enumerate(plan.component.columns):
+            if index == len(labels):
+                labels.append(0)
+                gutters.append(0)
+            nodes = (key[0] for key in column if not plan.component.is_lane(key))
+            labels[index] = max(labels[index], *(widths[node] for node in nodes), 0)
+            gutters[index] = max(gutters[index], plan.gutters[index - 1].width if index else 0)
+    columns = tuple(width + extra for width in labels)
+    ends = accumulate(width + gutter for width, gutter in zip(columns, gutters, strict=True))
+    return Columns(tuple(end - width for end, width in zip(ends, columns, strict=True)), columns)
+
+
+def draw_layout(
+    plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0, *, aligned: bool = False
+) -> Layout:
     """Draw a graph.
 
     Args:
@@ -408,17 +449,18 @@ def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0
         widths: the widths of labels in cells.
         extra: more cells for each label. All labels of a column are then as wide as the widest of them;
             texts in these cells are aligned.
+        aligned: whether the columns of all parts are aligned, or only of parts with one node.
     """
     plans = list(plans)
-    singles = [plan.component.nodes[0] for plan in plans if len(plan.component.nodes) == 1]
-    drawing = _Drawing(widths, extra, max((widths[node] for node in singles), default=0))
+    singles = [plan for plan in plans if plan.is_single]
+    drawing = _Drawing(widths, extra)
+    shared = measure_columns(plans if aligned else singles, widths, extra)
     after_single = False
     for plan in plans:
-        single = len(plan.component.nodes) == 1
-        if drawing.top and not (single and after_single):  # no empty row between parts of one node
+        if drawing.top and not (plan.is_single and after_single):  # no empty row between parts of one node
             drawing.top += 1
-        after_single = single
-        drawing.add(plan)
+        after_single = plan.is_single
+        drawing.add(plan, shared if aligned or plan.is_single else measure_columns([plan], widths, extra))
     return Layout(drawing)
 
 
@@ -468,6 +510,12 @@ class _Gutter(msgspec.Struct):
 
     tracks: list[_Track] = []
     paths: dict[tuple[Key, Key], list[tuple[_Track, float]]] = {}
+
+    @property
+    def width(self) -> int:
+        """The width in cells."""
+        levels = 1 + max((track.level for track in self.tracks), default=-1)
+        return max(_GAP * (levels + 1) - 1, 2) + 1
 
 
 class _GutterPlanner:
@@ -671,43 +719,34 @@ class _Drawing(msgspec.Struct):
     Attributes:
         widths: the widths of labels in cells.
         extra: more cells for each label.
-        single_width: the width of the widest label of a part of one node.
         top: the first free row.
         bridges: the cells where a vertical line crosses a horizontal one.
-        extents: the cells and columns of each part.
         legs: by link between columns, its lines.
         starts: by key, the first cell of its line.
     """
 
     widths: Mapping[str, int]
     extra: int
-    single_width: int
     top: int = 0
     width: int = 0
     bridges: set[Cell] = set()
     positions: dict[str, LabelPosition] = {}
     routes: dict[Edge, list[Segment]] = {}
-    extents: list[tuple[int, int]] = []
     legs: dict[tuple[Key, Key], list[Segment]] = {}
     starts: dict[Key, int] = {}
 
-    def add(self, plan: Plan) -> None:
-        """Draw a connected part below the others."""
+    def add(self, plan: Plan, columns: Columns) -> None:
+        """Draw a connected part below the others, in columns that fit it."""
         component, rows = plan.component, {key: row + self.top for key, row in plan.rows.items()}
         x = 0
         for index, column in enumerate(component.columns):
+            start, width = columns.starts[index], columns.widths[index]
             if index:
-                x = self._draw_gutter(component, plan.gutters[index - 1], index, x, rows)
-            label_width = max(
-                (self.widths[key[0]] for key in column if not component.is_lane(key)), default=0
-            )
-            if self.extra:
-                label_width = (self.single_width if len(component.nodes) == 1 else label_width) + self.extra
+                self._draw_gutter(component, plan.gutters[index - 1], index, x, start - 1, rows)
             for key in column:
-                self._place_key(component, key, x, label_width, rows[key])
-            x += label_width
+                self._place_key(component, key, start, width, rows[key])
+            x = start + width
         self._join_routes(component)
-        self.extents.append((x - len(component.columns) * self.extra, len(component.columns)))
         self.width = max(self.width, x)
         self.top = max(rows.values()) + 1
 
@@ -724,11 +763,9 @@ class _Drawing(msgspec.Struct):
             self.starts[key] = x + width + 1  # one blank between a label and its line
 
     def _draw_gutter(
-        self, component: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]
-    ) -> int:
-        """Draw the links into column ``index``, from ``x``. Returns the first cell of the column."""
-        levels = 1 + max((track.level for track in gutter.tracks), default=-1)
-        end = x + max(_GAP * (levels + 1) - 1, 2)
+        self, component: Component, gutter: _Gutter, index: int, x: int, end: int, rows: Mapping[Key, int]
+    ) -> None:
+        """Draw the links into column ``index``, from ``x`` to ``end``."""
         for target in component.columns[index]:
             for source in component.sources.get(target, ()):
                 at, row, leg = self.starts[source], rows[source], list[Segment]()
@@ -741,7 +778,6 @@ class _Drawing(msgspec.Struct):
             bend, (first, last) = x + _GAP * (track.level + 1), map(int, _extent(track))
             crossed = (row for row in range(first + 1, last) if row not in track.joined_rows)
             self.bridges.update((bend, row + self.top) for row in crossed)
-        return end + 1
 
     def _join_routes(self, component: Component) -> None:
         """Join the links to the routes of edges."""

@@ -1,11 +1,12 @@
-"""Texts of jobs: progress, rates, outcomes, failures, transfers, verification reports."""
+"""Texts of jobs: progress, rates, outcomes, failures, transfers, verification reports, trials of flows."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 from rich.cells import cell_len
@@ -27,13 +28,21 @@ from odf_engine.api import (
     Verify,
     decode_result,
 )
-from odf_engine.api.text import count_of, format_bytes, format_count, format_time_seconds, printable
+from odf_engine.api.text import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_time_seconds,
+    format_zoned_time,
+    printable,
+)
 from odf_engine.errors import BadData
 from odf_tui.text.format import (
     Span,
-    ellipsize_middle,
+    error_with_hint,
     format_count_short,
     format_duration,
+    shorten_name,
     with_spaced_thousands,
 )
 from odf_tui.text.verification_text import (
@@ -43,6 +52,9 @@ from odf_tui.text.verification_text import (
     verification_summary,
     version_lines,
 )
+
+if TYPE_CHECKING:
+    from odf_engine.api import FlowTrial
 
 MAX_SAMPLES: Final = 240
 _RECENT_SAMPLES: Final = 5
@@ -291,6 +303,7 @@ _BAR_WIDTH: Final = 8
 _FILE_UNITS: Final = {
     "verify": ("", " blocks"),
     "compare": ("", " blocks"),
+    "lineage": ("", " blocks"),
     "replay": ("transaction ", ""),
     "search": ("", " datasets"),
     **dict.fromkeys(("prepare", "read", "merge", "sort", "write"), ("file ", "")),
@@ -396,9 +409,15 @@ def progress_line(progress: Progress) -> str:
 def _file_amount(
     progress: Progress, counted: Mapping[str, tuple[str, str]], text: Callable[[int], str]
 ) -> str:
-    """Return how many files, or other things that a phase counts, are done, or "" if it counts none."""
+    """Return how many files, or other things that a phase counts, are done, or "" if it counts none.
+
+    A phase that reports the name of the file has the form ``file 12 of 60 · week-12.csv``.
+    """
     if progress.files is None:
         return ""
+    if progress.file:
+        name = printable(PurePath(progress.file).name)
+        return f"file {text(progress.files)}{_of(progress.total_files, text)} · {name}"
     before, after = counted.get(progress.phase, ("", " files"))
     return before + text(progress.files) + _of(progress.total_files, text) + after
 
@@ -578,7 +597,7 @@ def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str
     if cell_len(words) <= width:
         return words
     line = line.removesuffix(" in queue")
-    return f"{line}, after {ellipsize_middle(blockers[0].target, max(width - cell_len(line) - 8, 5))}"
+    return f"{line}, after {shorten_name(blockers[0].target, max(width - cell_len(line) - 8, 5))}"
 
 
 def ordinal(number: int) -> str:
@@ -586,3 +605,18 @@ def ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"
+
+
+def trial_lines(trial: FlowTrial) -> Iterator[Span]:
+    """Yield what would run, with the problems of tasks, and the next times. Texts may be untrusted."""
+    for number, task in enumerate(trial.tasks, 1):
+        if task.problem is not None:
+            yield f"{number}. ✗ {task.kind}: {error_with_hint(task.problem)}", "bad"
+        elif not task.commands:
+            yield f"{number}. {task.kind}: nothing to do for these targets", "warn"
+        for at, command in enumerate(task.commands):
+            yield f"{f'{number}.' if not at else '  '} {command}", ""
+    for warning in trial.warnings:
+        yield warning, "warn"
+    times = ", ".join(format_zoned_time(Timestamp.from_seconds(time)) for time in trial.times)
+    yield f"next runs: {times or 'on request, or by other triggers'}", "muted"

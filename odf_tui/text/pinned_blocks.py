@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from odf_engine.api import PinnedBlock
+from odf_engine.api import PinnedVersion
 from odf_engine.api.text import format_count, printable, short_hash
 
-if TYPE_CHECKING:
-    from odf_engine.api import PinnedVersion
 
-
-def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
+def pin_lines(pins: Sequence[PinnedVersion]) -> list[str]:
     """Describe the blocks that a query has read, one per line."""
     lines: list[str] = []
     for pin in pins:
@@ -23,7 +19,7 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
     return lines
 
 
-def pins_text(pins: Sequence[PinnedBlock], max_names: int | None = None) -> str:
+def pins_text(pins: Sequence[PinnedVersion], max_names: int | None = None) -> str:
     """Describe the blocks that a query has read, in the notation of a query: ``from name@hash, …``.
 
     Of more than ``max_names`` blocks, the number of the others is shown.
@@ -33,13 +29,13 @@ def pins_text(pins: Sequence[PinnedBlock], max_names: int | None = None) -> str:
     return printable(f"from {', '.join(names[:max_names])}{more}") if names else ""
 
 
-def as_at_text(pin: PinnedVersion | PinnedBlock) -> str:
+def as_at_text(pin: PinnedVersion) -> str:
     """Describe the block that rows are read at."""
     return (
         f"as at {pin.system_time} · block {format_count(pin.sequence_number)} {pin.block}{history_text(pin)}"
     )
 
 
-def history_text(pin: PinnedVersion | PinnedBlock) -> str:
+def history_text(pin: PinnedVersion) -> str:
     """Return the history that a block belongs to, such as `` of review``, or "" for the current chain."""
     return "" if pin.in_chain else f" of {printable(pin.history) or 'an earlier history'}"

@@ -15,9 +15,11 @@ from odf_engine.api import (
     SourcePosition,
     TracedInput,
     TraceStep,
+    branch_title,
+    row_count,
     to_ranges,
 )
-from odf_engine.api.text import count_of, format_count, format_zoned_time, short_hash
+from odf_engine.api.text import count_of, format_count, format_time, format_zoned_time, short_hash
 from odf_tui.text.format import ellipsize_middle
 
 _MAX_RANGES: Final = 6
@@ -77,6 +79,20 @@ def position_texts(positions: Iterable[SourcePosition]) -> list[str]:
     ]
 
 
+def line_texts(source: RowSource, max_positions: int | None = None) -> list[str]:
+    """Return the positions of rows in files, and where rows are missing, as lines.
+
+    A missing row is shown as ``row 7: not in w3.csv (2026-11-20)``.
+    """
+    lines = position_texts(source.positions[:max_positions])
+    for retraction in source.retractions:
+        verb = "not in" if retraction.is_absence else "retracted by"
+        name = PurePath(retraction.place).name or "a push"
+        rows = rows_text(retraction.runs, row_count(retraction.runs))
+        lines.append(f"{rows}: {verb} {name} ({format_time(retraction.time)})")
+    return lines
+
+
 def source_positions(step: TraceStep) -> Iterator[SourcePosition]:
     """Yield the source positions of a step and its inputs, newest first within a dataset."""
     for source in reversed(step.sources):
@@ -93,12 +109,12 @@ RowReader = Callable[[TraceStep, Sequence[str]], list[str]]
 def cause_lines(step: TraceStep, read_rows: RowReader) -> Iterator[str]:
     """Yield the input rows behind a row, and their places in files, newest first, indented by level."""
     for feed in step.feeds:
-        inner = feed.step or TraceStep(feed.dataset, feed.name, "root", feed.runs, feed.rows)
-        yield f"{feed.name}, {rows_text(feed.runs, feed.rows)}"
+        inner = feed.rows_step
+        yield f"{branch_title(feed.name, feed.branch)}, {rows_text(feed.runs, feed.rows)}"
         yield from (f"  {line}" for line in read_rows(inner, [column for column, _ in feed.columns]))
         yield from (f"  {line}" for line in cause_lines(inner, read_rows))
     for source in reversed(step.sources):
-        yield from position_texts(source.positions[:_MAX_POSITIONS])
+        yield from line_texts(source, _MAX_POSITIONS)
         if not source.positions:
             runs, place = rows_text(source.runs, None), source.place or "pushed"
             why = f", unknown line: {source.unlocated}" if source.unlocated else ""
@@ -134,7 +150,8 @@ def trace_outline(
         columns: the traced column, or () for entire rows.
         checked: results of replaying the query with the traced rows only, and without them.
     """
-    node = _step_node(step, f"{step.name}, {rows_text(step.runs, step.rows)}", columns, read_rows)
+    head = f"{branch_title(step.name, step.branch)}, {rows_text(step.runs, step.rows)}"
+    node = _step_node(step, head, columns, read_rows)
     node.below += [OutlineNode(f"checked: {line}") for line in checked]
     return node
 
@@ -167,12 +184,12 @@ def _step_node(step: TraceStep, head: str, columns: Sequence[str], read_rows: Ro
 
 
 def _input_node(feed: TracedInput, read_rows: RowReader) -> OutlineNode:
-    name = feed.name if feed.name == feed.alias else f"{feed.name} (as {feed.alias})"
+    name = branch_title(feed.name, feed.branch)
+    name = name if feed.name == feed.alias else f"{name} (as {feed.alias})"
     columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
     head = f"{name}, {rows_text(feed.runs, feed.rows)}" + (f": {columns}" if columns else "")
     names = list(dict.fromkeys(column for column, _ in feed.columns))
-    step = feed.step or TraceStep(feed.dataset, feed.name, "root", feed.runs, feed.rows)
-    return _step_node(step, head, names, read_rows)
+    return _step_node(feed.rows_step, head, names, read_rows)
 
 
 def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
@@ -182,7 +199,7 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
         f"{rows_text(source.runs, None)} ingested at {format_zoned_time(source.ingested)}, "
         f"block {short_hash(source.block)}"
     ]
-    lines += position_texts(source.positions[:_MAX_POSITIONS])
+    lines += line_texts(source, _MAX_POSITIONS)
     lines += [f"unknown line: {source.unlocated}"] if source.unlocated else []
     lines += [source.state] if source.state else []
     steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]

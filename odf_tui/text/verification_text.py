@@ -38,17 +38,37 @@ _VERDICTS: Final = {
 
 def report_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line with the verdict on a dataset, then indented lines for findings and skipped checks."""
-    name, findings = report.title, report.findings
-    checked = ", ".join(verification_summary(report))
-    if report.valid:
-        is_incomplete = any(skipped.kind not in _SETTLED for skipped in report.unchecked)
-        limit = " as far as it could be checked" if is_incomplete else ""
-        yield f"{name}: valid{limit} ({checked})"
-    else:
-        yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
+    yield _verdict_text(report)
     lines = (finding_lines, _difference_lines, unchecked_lines, compatibility_lines, version_lines)
     for line in (line for lines_of in lines for line in lines_of(report)):
         yield printable(f"  {line}")
+
+
+def _verdict_text(report: VerifyResult) -> str:
+    name, findings = report.title, report.findings
+    checked = ", ".join(verification_summary(report))
+    if report.valid:
+        limit = " as far as it could be checked" if _is_incomplete(report) else ""
+        return f"{name}: valid{limit} ({checked})"
+    return f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
+
+
+def _is_incomplete(report: VerifyResult) -> bool:
+    return any(skipped.kind not in _SETTLED for skipped in report.unchecked)
+
+
+def verdict_line(reports: Sequence[VerifyResult]) -> str:
+    """Return the verdict on several datasets in one line: the worst one, then the number of others.
+
+    The line ends with the first finding, or the first reason why something was not checked.
+    """
+    worst = min(reports, key=lambda report: (report.valid is True, not _is_incomplete(report)))
+    problem = next(finding_lines(worst), None)
+    if problem is None and _is_incomplete(worst):
+        problem = next(unchecked_lines(worst))
+    others = Counter("valid" if report.valid else "invalid" for report in reports if report is not worst)
+    more = ", ".join(f"{format_count(count)} more {verdict}" for verdict, count in others.items())
+    return printable("; ".join(filter(None, (_verdict_text(worst), problem, more))))
 
 
 def verdict_advice(report: VerifyResult) -> tuple[str, str]:
@@ -147,7 +167,10 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
         return
     yield count_of(report.blocks, "block")
     known = f" (rows of {format_count(report.rows_known)} verified before)" if report.rows_known else ""
-    yield count_of(report.slices, "slice") + known
+    rows = f"{count_of(report.origins[0].records, 'row')} in " if report.head and report.origins else ""
+    yield rows + count_of(report.slices, "slice") + known
+    if report.valid and report.intact:
+        yield "hashes match"
     for use in report.engines:
         engine = f"{use.engine} {use.version or ''}".rstrip()
         by = (

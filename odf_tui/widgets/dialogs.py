@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
-from odf_engine.api import DatasetAlias, Timestamp, parse_user_time
+from odf_engine.api import DatasetAlias, parse_user_time
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.actions.model import key_name
-from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import Span, error_with_hint
-from odf_tui.text.job_text import job_activity, job_outcome
+from odf_tui.theming.themes import palette_of
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
 from odf_tui.widgets.line_view import StaticLines, WrappedLines
 
@@ -59,6 +62,11 @@ class OverlayScreen(Screen[Result]):
         """Close the screen, once: a second key in a row must not close the screen below."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
+    async def _message_loop_exit(self) -> None:
+        # Textual cancels the workers after it removed the widgets, which a worker may still look for.
+        self.workers.cancel_node(self)
+        await super()._message_loop_exit()
+
     def show_notice(self, text: str) -> None:
         """Show a notice of the workbench here too. The default does nothing."""
 
@@ -87,8 +95,26 @@ class OverlayScreen(Screen[Result]):
             self.app.push_screen(PickerDialog(f"Keys  ({_MOVES})", self.key_list(), typing=False), run)
 
 
+class _DimmedScreen(BackgroundScreen):
+    """A screen below a dialog, in one style: other ways to dim it take many bytes, or 24-bit colours."""
+
+    def __init__(self, screen: Screen[Any], style: Style) -> None:
+        self.screen, self._style = screen, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, _, control in console.render(self.screen._compositor, options):
+            yield Segment(text, None if control else self._style, control)
+
+
 class Dialog(ModalScreen[Result], OverlayScreen[Result]):
-    """A modal screen that leaves the workbench visible."""
+    """A modal screen that leaves the workbench visible, but dimmed."""
+
+    def render(self) -> RenderableType:
+        """Render the screen below."""
+        below = super().render()
+        if isinstance(below, BackgroundScreen):
+            return _DimmedScreen(below.screen, palette_of(self.app)["below"])
+        return below
 
 
 class PickerDialog(Dialog[str]):
@@ -555,27 +581,31 @@ def name_check(names: Collection[str]) -> Callable[[str], str]:
     return check
 
 
-class JobProgressDialog(Dialog[str]):
-    """Shows the progress of a job until it ends. Returns ``ended``, ``stop`` or ``leave``.
+class ProgressDialog(Dialog[str]):
+    """Shows the progress of an operation until it ends. Returns ``ended``, ``stop`` or ``leave``.
 
     Args:
         title: title of the dialog.
-        book: has the job and its progress.
-        job: id of the job.
-        wait: returns once the job has ended.
-        leaves: whether the user may leave the dialog while the job runs.
+        progress: returns the current progress in one line.
+        wait: returns after the end of the operation.
+        leaves: whether the user may leave the dialog while the operation runs.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss('stop')", "cancel the job", show=False),
+        Binding("escape", "dismiss('stop')", "cancel the operation", show=False),
         Binding("b", "leave", "continue in the background", show=False),
     ]
 
     def __init__(
-        self, title: str, book: JobBook, job: str, wait: Callable[[], Awaitable[object]], *, leaves: bool
+        self,
+        title: str,
+        progress: Callable[[], str],
+        wait: Callable[[], Awaitable[object]],
+        *,
+        leaves: bool = False,
     ) -> None:
         super().__init__()
-        self._title, self._book, self._job, self._wait, self._leaves = title, book, job, wait, leaves
+        self._title, self._progress, self._wait, self._leaves = title, progress, wait, leaves
         self._has_ended = False
 
     def compose(self) -> ComposeResult:
@@ -587,12 +617,12 @@ class JobProgressDialog(Dialog[str]):
             yield StaticLines(self._lines())
 
     def on_mount(self) -> None:
-        """Wait for the end of the job, and update its progress once a second."""
+        """Wait for the end of the operation, and update its progress every second."""
         self.run_worker(self._wait_for_end(), group="stories", name="stories")
         self.set_interval(1.0, self._show_progress)
 
     def on_screen_resume(self) -> None:
-        """Close if the job ended while another dialog was open above."""
+        """Close if the operation ended while another dialog was open above."""
         if self._has_ended:
             self.dismiss("ended")
 
@@ -602,12 +632,7 @@ class JobProgressDialog(Dialog[str]):
         self.dismiss("ended")
 
     def _lines(self) -> list[list[tuple[str, str]]]:
-        job = self._book.jobs.get(self._job)
-        if job is None or job.started is None:
-            text = job_outcome(job)[0] if job is not None else "queued"
-        else:
-            text = job_activity(job, Timestamp.now())
-        return [[], [(f" {printable(text)}", "")], []]
+        return [[], [(f" {printable(self._progress())}", "")], []]
 
     def _show_progress(self) -> None:
         view, lines = self.query_one(StaticLines), self._lines()
@@ -616,7 +641,7 @@ class JobProgressDialog(Dialog[str]):
             view.refresh()
 
     def action_leave(self) -> None:
-        """Close the dialog; the job continues in the background."""
+        """Close the dialog; the operation continues in the background."""
         if self._leaves:
             self.dismiss("leave")
 

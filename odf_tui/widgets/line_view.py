@@ -7,16 +7,18 @@ from typing import ClassVar, Final
 
 from rich.segment import Segment
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from odf_tui.text.format import Span, wrapped
+from odf_tui.text.format import MAX_LINES, Span, wrapped
 from odf_tui.theming.themes import palette_of
 
 _MIN_WIDTH: Final = 20
 _DEFAULT_WIDTH: Final = 72
+MARK: Final = "▌"
+"""The first cell of the selected line."""
 MOVES = ("down", "above", "left", "right", "first", "last", "page_down", "page_up")
 
 
@@ -161,6 +163,25 @@ class LineView(LineScroll):
         """Return the style of the line under the cursor, or "" for other lines."""
         return "" if index != self.cursor else "cursor" if self.active else "idle"
 
+    @property
+    def cursor_cell(self) -> Offset:
+        """The first cell of the selected line, from the upper left corner of the screen."""
+        line = self.cursor + self.headed - self.scroll_offset.y
+        return self.content_region.offset + Offset(0, line)
+
+    @property
+    def selection_mark(self) -> Span:
+        """The mark in the first cell of the selected line."""
+        return MARK, "mark" if self.active else "idle-mark"
+
+    def _strip(self, spans: Sequence[Span], line_style: str, x: int) -> Strip:
+        strip = super()._strip(spans, line_style, x)
+        if not line_style or not (x or strip.text.startswith(" ")):  # a mark of the line stays visible
+            return strip
+        text, name = self.selection_mark
+        mark = Segment(text, palette_of(self.app).mix(self.ground, line_style, name))
+        return Strip.join([Strip([mark], 1), strip.crop(1)])
+
     def reset(self) -> None:
         """Update the virtual size, and repaint, after the lines have changed."""
         self.cursor = max(min(self.cursor, self.count() - 1), 0)
@@ -227,8 +248,11 @@ class WrappedLines(LineScroll):
     """Fixed lines, wrapped to the width of the window.
 
     Attributes:
+        max_lines: the maximum number of lines that a line is wrapped to.
         source_lines: the lines before wrapping.
     """
+
+    max_lines: ClassVar[int] = MAX_LINES
 
     def __init__(self, lines: Sequence[Sequence[Span]] = (), id: str | None = None) -> None:
         super().__init__(id=id)
@@ -239,7 +263,7 @@ class WrappedLines(LineScroll):
         """Replace the lines."""
         self.source_lines = lines
         width = max(self.room.width or _DEFAULT_WIDTH, _MIN_WIDTH)
-        self._lines = [part for line in lines for part in wrapped(line, width)]
+        self._lines = [part for line in lines for part in wrapped(line, width, self.max_lines)]
         self.reset()
 
     def on_mount(self) -> None:

@@ -648,7 +648,8 @@ class RowTable(ChunkedLineView):
     def _margin(self, index: int) -> Span:
         if index in self.marks:
             return ("▸", "key")
-        return ("┌", "title") if index in self._starts and len(self._slices) > 1 else (" ", "")
+        is_start = index in self._starts and len(self._slices) > 1 and index != self.cursor
+        return ("┌", "title") if is_start else (" ", "")
 
     def _gap(self, index: int, row: int, problem: str) -> list[Span]:
         """Return the spans of an unreadable row; the first of a run in the window shows why."""

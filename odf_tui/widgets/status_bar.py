@@ -70,7 +70,7 @@ class StatusLine(LineScroll):
         self._folder = folder
         self._row: DatasetRow | None = None
         self._health: Health | None = None
-        self._datasets = 0
+        self._datasets: int | None = None
         self._jobs: Sequence[Job] = ()
         self._warnings = 0
         self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
@@ -112,11 +112,14 @@ class StatusLine(LineScroll):
         self,
         row: DatasetRow | None,
         health: Health | None,
-        datasets: int,
+        datasets: int | None,
         jobs: Sequence[Job],
         warnings: int = 0,
     ) -> None:
-        """Show the selected dataset, the open jobs, and the numbers of datasets and unseen warnings."""
+        """Show the selected dataset, the open jobs, and the numbers of datasets and unseen warnings.
+
+        The number of datasets is None until they were read.
+        """
         self._row, self._health, self._datasets, self._jobs = row, health, datasets, jobs
         self._warnings = warnings
         self.refresh()
@@ -195,7 +198,8 @@ class StatusLine(LineScroll):
             facts.append(format_bytes(row.size))
             if row.watermark:
                 facts.append(f"watermark {format_zoned_time(row.watermark)}")
-        facts.append(count_of(self._datasets, "dataset"))
+        if self._datasets is not None:
+            facts.append(count_of(self._datasets, "dataset"))
         return [*facts, printable(_short_path(self._folder))]
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from odf_engine.chain.references import read_branch
 from odf_engine.errors import Conflict
-from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetInfo
+from odf_engine.metadata.model import SetInfo
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
-from tests.sync.builders import add_slices, describe, make_derivative, make_root
+from tests.sync.builders import add_slices, describe, make_derivative, make_root, read_input
 from tests.sync.in_process_server import served
 
 
@@ -88,21 +88,7 @@ def test_inputs_on_branches_require_a_branch_and_are_promoted_first(folder: Path
 
     call_odf("branch", "numbers", "next", cwd=folder)
     add_slices(source.on_branch("next"))
-    branch = entry.on_branch("review").dataset
-    state, read = branch.state(), source.on_branch("next").dataset.state()
-    (last,), checkpoint = state.last_inputs or (), state.last_checkpoint
-    assert checkpoint is not None
-    consumed = ExecuteTransformInput(
-        source.id, last.last_block, read.head, last.last_offset, read.last_offset
-    )
-    event = ExecuteTransform(
-        [consumed],
-        prev_checkpoint=checkpoint.physical_hash,
-        prev_offset=state.last_offset,
-        new_checkpoint=checkpoint,
-        new_watermark=read.watermark,
-    )
-    branch.commit([event], system_time=read.system_time, expected_head=state.head)
+    read_input(entry.on_branch("review"), source.on_branch("next"))
     refused = call_odf("branch", "derived", "--promote", "review", cwd=folder)
     assert refused.code == 4 and "promote numbers first: odf branch numbers --promote next" in refused.err
     assert call_odf("branch", "numbers", "--promote", "next", cwd=folder).code == 0
@@ -136,6 +122,16 @@ def test_commands_read_a_branch(folder: Path) -> None:
     differing = call_odf("diff", "numbers", "staging", "--json", cwd=folder).json
     assert (differing["added"], differing["removed"]) == (3, 0)
 
+    # Rows of the branch are traced there; the head has other rows, or none, at these offsets.
+    why = call_odf("diff", "numbers@staging", "--why", "-n", "1", "--json", cwd=folder)
+    (change,) = why.json["changes"]
+    assert (change["offsets"], change["why"]["branch"]) == ({"new": 9}, "staging")
+    traced = call_odf("provenance", "numbers", "9", "--branch", "staging", cwd=folder)
+    assert traced.out.startswith("numbers@staging, row 9\n") and "city=Chur" in traced.out
+    assert "has no row 9" in call_odf("provenance", "numbers", "9", cwd=folder).err
+    added = call_odf("diff", "numbers", "--branch", "staging", "--csv", cwd=folder).out
+    assert added == call_odf("diff", "numbers", "staging", "--csv", cwd=folder).out
+
     # The verification of a branch is not that of the dataset.
     done = call_odf("verify", "numbers", "--integrity", "--branch", "staging", "--json", cwd=folder).json
     assert (done["datasets"][0]["branch"], done["datasets"][0]["blocks"]) == ("staging", 6)
@@ -149,6 +145,22 @@ def test_commands_read_a_branch(folder: Path) -> None:
     missing = call_odf("pull", "numbers", "--branch", "stagign", cwd=folder)
     assert missing.code == 1 and "odf branch NAME stagign" in missing.err
     assert call_odf("verify", "numbers", "-r", "--branch", "staging", cwd=folder).code == 2
+
+
+def test_trace_of_removed_blocks_hints_at_recovery(folder: Path) -> None:
+    entry = Workspace(folder).resolve("numbers")
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    add_slices(entry.on_branch("staging"))
+    block = entry.on_branch("staging").dataset.head()
+    assert call_odf("branch", "numbers", "-d", "staging", "--force", cwd=folder).code == 0
+    assert call_odf("gc", "--now", "--yes", cwd=folder).code == 0
+    gone = call_odf("provenance", "numbers@staging", "9", cwd=folder)
+    assert gone.code == 1 and "branch 'staging' not found" in gone.err and "odf branch NAME" in gone.err
+    (entry.dataset.folder / "refs/staging").write_text(str(block))  # a branch of a restored backup
+    gone = call_odf("provenance", "numbers@staging", "9", cwd=folder)
+    error, hint, _ = gone.err.splitlines()[-3:]
+    assert gone.code == 1 and f"block {block}: the block is missing" in error
+    assert "restore it from a copy" in hint
 
 
 def test_branches_are_pushed_pulled_and_served(
@@ -256,3 +268,52 @@ def test_tag_names_a_version_and_cannot_move(folder: Path, tmp_path_factory: pyt
     assert call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).code == 0
     assert "tag 'reviewed' not found" in call_odf("tag", "numbers", "-d", "reviewed", cwd=folder).err
     assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
+
+
+def test_pull_of_remote_tag_creates_local_tag(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A new dataset ends at the tagged version; for an existing one, only the tag is new."""
+    call_odf("tag", "numbers", "v1", "--at", "3", cwd=folder)
+    entry = Workspace(folder).resolve("numbers")
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    add_slices(entry.on_branch("staging"), 2, city="Chur")
+    call_odf("tag", "numbers", "draft", "--at", "staging", cwd=folder)
+    other = tmp_path_factory.mktemp("other")
+    Workspace.init(other)
+    try:
+        with served(Workspace(folder)) as server:
+            missing = call_odf("pull", f"{server.url}numbers", "--tag", "v2", cwd=other)
+            assert missing.code == 1 and "tag 'v2' not found at the remote" in missing.err
+            (got,) = call_odf(
+                "pull", "--from", f"{server.url}numbers", "--as", "cited", "--tag", "v1", "--json", cwd=other
+            ).json
+            assert (got["status"], got["records"], got["branch"]) == ("updated", 6, "v1")
+            copy = Workspace(other).resolve("cited")
+            v1 = entry.dataset.branch("v1").head()
+            assert copy.dataset.tag_names() == ["v1"]
+            assert (copy.dataset.head(), copy.dataset.branch("v1").head()) == (v1, v1)
+            assert call_odf("pull", "cited", cwd=other).code == 0
+            head = Workspace(other).resolve("cited").dataset.head()
+            assert head == entry.dataset.head()
+
+            # Blocks that the head lacks are pulled too, and checked. No branch remains.
+            (got,) = call_odf("pull", "cited@draft", "--verify", "--json", cwd=other).json
+            assert (got["status"], got["blocks"], got["records"]) == ("updated", 2, 6)
+            assert (got["verification"]["valid"], got["verification"]["branch"]) == (True, "draft")
+            assert call_odf("tail", "cited@draft", "-n", "1", "--json", cwd=other).json[0]["city"] == "Chur"
+            copy = Workspace(other).resolve("cited")
+            assert (copy.dataset.head(), copy.dataset.branch_names()) == (head, [])
+            (again,) = call_odf("pull", "cited@draft", "--json", cwd=other).json
+            assert again["status"] == "up-to-date"
+
+            # A tag cannot move: a remote with another version is a conflict.
+            call_odf("tag", "numbers", "-d", "v1", cwd=folder)
+            call_odf("tag", "numbers", "v1", "--at", "2", cwd=folder)
+            moved = call_odf("pull", "cited@v1", cwd=other)
+            assert moved.code == 4 and "tag 'v1' points to a different version here" in moved.err
+            assert "odf tag cited -d v1" in moved.err
+            invalid = call_odf("pull", "cited", "--tag", "../head", cwd=other)
+            assert "'../head' is not a valid tag name" in invalid.err
+        own = call_odf("pull", "numbers", "--tag", "v1", cwd=folder)
+        assert own.code == 2 and "numbers has no remote to pull tags from" in own.err
+    finally:
+        call_odf("worker", "stop", cwd=other)

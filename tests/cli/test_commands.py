@@ -136,6 +136,8 @@ def test_workspace_option_is_accepted_before_or_after_the_command(tmp_path: Path
     assert call_odf("-w", "here", "list", "--json", cwd=tmp_path).json == []
     assert call_odf("list", "--json", "-w", "here", cwd=tmp_path).json == []
     assert call_odf("list", "--json", cwd=tmp_path, ODF_WORKSPACE="here").json == []
+    call_odf("init", "-w", "there", cwd=tmp_path)
+    assert (tmp_path / "there" / ".odf").is_dir() and not (tmp_path / ".odf").exists()
 
 
 def test_config_reads_sets_and_suggests_settings(fresh: Odf) -> None:

@@ -506,7 +506,7 @@ def test_column_descriptions_appear_in_schema_and_api(workspace: Workspace) -> N
     assert printed.startswith("fields:\n  - name: offset\n    type:\n      kind: UInt64\n")
     assert "opendatafabric.org/description: Number, of a thing" in printed
     entry = workspace.resolve("described")
-    detail = read_dataset_detail(workspace, entry)
+    detail = read_dataset_detail(workspace, entry, workspace.datasets())
     facts = [fact for section in detail.sections for fact in section.facts]
     assert ("id", "int64, not null · Number, of a thing") in facts
     with open_workspace(workspace.folder) as api:

@@ -47,11 +47,12 @@ def test_diff_prints_changed_events_and_rows(fresh: Odf, tmp_path: Path) -> None
 
 
 def test_differing_rows_are_traced_to_lines_of_files(odf: Odf) -> None:
-    removed = odf("diff", "port-haven.stations", "--why").out.splitlines()[-2:]
+    removed = odf("diff", "port-haven.stations", "--why").out.splitlines()[-3:]
     assert removed[0].startswith("  -  station=ph-04") and removed[0].endswith("#3")
     assert removed[1] == (
         "     row 3: 2024-03-01.csv, line 5: ph-04,Orchard School,49.26120,-123.09840,SDS-011,active"
     )
+    assert removed[2].startswith("     row 3: not in 2024-03-07.csv (20")
     days = odf("diff", "port-haven.air-by-day", "--why", "-n", "1").out.splitlines()
     assert days[-9].endswith("#0")
     assert [line.partition(", ")[0] for line in days[-8:]] == [

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
+from tests.sync.builders import make_root
 
 SPECS = {
     "flow": "target: my.%, tasks: [{kind: Command, run: ['true']}]",
@@ -30,6 +32,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def states(folder: Path, word: str) -> dict[str, str]:
     return {row["name"]: row["state"] for row in call_odf(word, "list", "--json", cwd=folder).json}
+
+
+def test_a_dry_run_of_a_flow_prints_what_would_run(folder: Path) -> None:
+    make_root(Workspace(folder), "my.cases")
+    tasks = "[{kind: Compact}, {kind: Command, run: [PROGRAM]}]"
+    flow = f"headers: {{name: a}}\nspec: {{target: my.%, tasks: {tasks}}}\n"
+    call_odf("flow", "add", "-", cwd=folder, input=flow.replace("PROGRAM", "'true'"))
+    tried = call_odf("flow", "run", "a", "--dry-run", cwd=folder)
+    assert (tried.code, tried.out.splitlines()) == (
+        0, ["1. odf compact my.cases", "2. true", "next runs: on request, or by other triggers"]
+    )  # fmt: skip
+    assert call_odf("flow", "history", "a", "--json", cwd=folder).json == []
+    call_odf("flow", "add", "-", "--replace", cwd=folder, input=flow.replace("PROGRAM", "no-program"))
+    tried = call_odf("flow", "run", "a", "--dry-run", cwd=folder)
+    assert tried.code == 1 and "2. ✗ Command: program 'no-program' not found" in tried.out
 
 
 @pytest.mark.parametrize("word", SPECS)

@@ -10,6 +10,7 @@ block selects the test:
 - ``yaml``: a manifest. ``yaml FILE`` is also written to a file.
 - ``yaml fragment``: YAML that is not a manifest.
 - ``python``: is executed in the folder of the page.
+- ``python no-run``, ``text no-run``: need a network or another program, and are not executed.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class Pages:
                 assert_shows(shell.output, block.text)
             except AssertionError as error:
                 raise AssertionError(f"{where}: {error}") from None
-        elif kind == "python":
+        elif kind == "python" and not rest:
             shell.run_python(block.text)
         elif kind == "yaml" and rest not in ("", "fragment"):
             (shell.folder / rest).write_text(block.text)
@@ -234,14 +235,16 @@ def test_page_has_title_limited_length_and_valid_blocks(topic: str) -> None:
     page = read_page(topic)
     assert page.startswith("# ")
     assert 40 <= page.count("\n") <= 140
-    infos = re.compile(r"sh( fails| no-run)?|text|python|yaml( fragment| \S+\.yaml)?")
+    infos = re.compile(r"sh fails|(sh|text|python)( no-run)?|yaml( fragment| \S+\.yaml)?")
     for block in blocks_of(topic):
         assert infos.fullmatch(block.info), f"{topic}.md:{block.line}: {block.info}"
         widest = max(map(len, block.text.splitlines()), default=0)
         assert widest <= _MAX_CODE_WIDTH, f"{topic}.md:{block.line}: {widest} columns"
     assert page.count("```") == 2 * len(blocks_of(topic))
     for name in re.findall(r"`odf help ([a-z][a-z-]*)`", page):
-        assert name in TOPICS or name in root_command.list_commands(click.Context(root_command))
+        assert name in TOPICS or name in root_command.list_commands(
+            click.Context(root_command, **root_command.context_settings)
+        )
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -281,7 +284,7 @@ def odf_commands(command: str) -> Iterator[list[str]]:
 def parse(arguments: list[str], where: str) -> None:
     """Parse a command line with click, without running it."""
     command: click.Command = root_command
-    context = click.Context(root_command, info_name="odf")
+    context = click.Context(root_command, info_name="odf", **root_command.context_settings)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         found = command.get_command(context, arguments[0])
         assert found is not None, f"{where}: no command {arguments[0]}"

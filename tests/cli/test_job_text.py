@@ -46,6 +46,7 @@ def test_counts_agree_in_number_and_times_are_formatted() -> None:
         (Progress("replay", files=2), "replay: transaction 2"),
         (Progress("search", files=3), "search: 3 datasets"),
         (Progress("fetch", files=1, total_files=2), "fetch: 1 of 2 files"),
+        (Progress("read", files=2, total_files=60, file="in/w-02.csv"), "read: file 2 of 60 · w-02.csv"),
         (Progress(), ""),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.plans.pull_plan import PullSelection, plan_pull
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.remotes import FoundDataset
@@ -286,6 +286,35 @@ def test_push_recursive_pushes_inputs_first(fresh: Odf, tmp_path: Path) -> None:
         ("tides", "updated", None), ("days", "updated", None),
     ]  # fmt: skip
     assert fresh("push", "-r", "days", "--branch", "x").code == 2
+
+
+def test_push_fails_if_push_of_an_input_failed(fresh: Odf, tmp_path: Path) -> None:
+    workspace, lab = Workspace(tmp_path), tmp_path / "lab"
+    root = make_root(workspace, "tides")
+    days = make_derivative(workspace, root, "days")
+    weeks = make_derivative(workspace, days, "weeks")
+    fresh("repo", "add", "lab", str(lab))
+    assert fresh("push", "-r", "weeks", "--to", "lab").code == 0
+    describe(weeks, "new")
+    pushed = {row["name"]: row["status"] for row in fresh("push", "-r", "weeks", "--json").json}
+    assert pushed == {"tides": "up-to-date", "days": "up-to-date", "weeks": "updated"}
+    shutil.rmtree(lab / "tides")
+    other = make_root(Workspace.init(tmp_path / "other"), "tides")
+    as_repository(other.dataset.folder, lab / "tides")
+    describe(weeks, "newer")
+    describe(days, "new")
+    add_slices(root, 1)
+    ran = fresh("push", "-r", "weeks", "--json")
+    assert [(row["name"], row["status"]) for row in ran.json] == [
+        ("tides", "failed"), ("days", "failed"), ("weeks", "failed"),
+    ]  # fmt: skip
+    assert ran.json[2]["error"]["message"] == "input tides was not pushed to lab/tides"
+    assert f"or push without inputs: odf push weeks --to file://{lab}/weeks/" in ran.json[2]["error"]["hint"]
+    assert ran.code == 4
+    assert [row["status"] for row in fresh("push", "days", "--json").json] == ["updated"]
+    fresh("repo", "remove", "lab")
+    ran = fresh("push", "-r", "weeks", "--to", f"{lab}/weeks")
+    assert ran.code == 2 and "the inputs of weeks have no address" in ran.err
 
 
 def test_recursive_pull_of_a_copy_pulls_its_inputs_from_the_repository(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +67,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.definitions.definition import current_definition
 from tests.derive.deriving import Deriving
+from tests.waiting import send_to_another_thread
 
 
 @pytest.fixture
@@ -399,6 +403,24 @@ def test_slow_engine_call_times_out(deriving: Deriving) -> None:
         with pytest.raises(EngineTimeout, match=r"ran longer than 0\.1 s"):
             deriving.run(made)
         over.set()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("at_socket", [False, True])
+def test_served_engine_ends_at_a_signal_and_at_the_end_of_its_input(tmp_path: Path, at_socket: bool) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    place = ["--socket", str(tmp_path / "engine")] if at_socket else ["--port", "0"]
+    command = [sys.executable, "-m", "odf_engine.engines.grpc_server", "--scratch", str(scratch), *place]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert any("listens at grpc://" in line for line in process.stdout)
+        if at_socket:
+            process.stdin.close()
+        else:
+            send_to_another_thread(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert not list(scratch.iterdir())
 
 
 @given(st.binary(max_size=300))

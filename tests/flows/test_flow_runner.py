@@ -230,6 +230,14 @@ def test_new_blocks_of_a_remote_start_a_run(folder: Path) -> None:
     assert reason.startswith("compare my.numbers: file:"), reason
 
 
+REFERENCES = {
+    "Dataset:my.rows": "my.rows",
+    "{type: Dataset, name: my.rows}": "my.rows",
+    "[{type: 'https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset', name: my.%}]": "my.%",
+}
+"""References to resources (RFC-018), and the targets that they mean."""
+
+
 def test_labels_select_targets(folder: Path) -> None:
     (folder / "other.yaml").write_text(ROOT.replace("my.rows", "other.rows"))
     assert call_odf("add", "other.yaml", cwd=folder).code == 0
@@ -252,6 +260,13 @@ def test_labels_select_targets(folder: Path) -> None:
     file.write_text(text.replace("prod", "none"))
     assert flow(folder, "add", "labelled.yaml", "--replace").code == 0
     assert "no dataset matches: label env=none, team=data" in flow(folder, "run", "labelled").err
+    for reference, shown in REFERENCES.items():
+        file.write_text(text.replace("[{labels: {env: prod, team: data}}]", reference))
+        assert flow(folder, "add", "labelled.yaml", "--replace").code == 0, reference
+        assert flow(folder, "list", "--json").json[0]["targets"] == [shown]
+    file.write_text(text.replace("labels: {env: prod, team: data}", "type: Source, name: my.a"))
+    refused = flow(folder, "add", "labelled.yaml", "--replace")
+    assert refused.code == 1 and "the target is a Source: targets are datasets" in refused.err
     file.write_text(text.replace("labels: {env: prod, team: data}", "labels: {}"))
     refused = flow(folder, "add", "labelled.yaml", "--replace")
     assert refused.code == 1 and "labelled.yaml:3:" in refused.err and "labels is empty" in refused.err

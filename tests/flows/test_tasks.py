@@ -11,22 +11,25 @@ import pytest
 
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.tasks import AnyTask, JobTask, Requests
+from odf_engine.automation.flows.trial import FlowTrial, try_flow
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.errors import OdfError
 from odf_engine.jobs import JOB_KINDS
+from odf_engine.metadata.model import Append, Csv, SetPollingSource, Url
 from odf_engine.worker.protocol import Request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
-from tests.sync.builders import add_slices, make_derivative, make_root
+from tests.sync.builders import add_slices, commit, make_derivative, make_root
 
 
 class Context:
     """Records the jobs. The source of ``ingested`` was read by an earlier attempt."""
 
     flow_name = "f"
+    is_trial = False
     on_warning: Literal["continue", "fail"] = "fail"
 
     def __init__(
@@ -154,3 +157,64 @@ async def test_a_command_runs_once_or_for_each_dataset(
     assert command[0] == "sh" and short == "one\n 90%\n\tdone"
     with pytest.raises(OdfError, match="no-such-program: No such file"):
         await read_task("kind: Command, run: [no-such-program]").run(context)
+
+
+def try_text(workspace: Workspace, tasks: str, triggers: str = "[]") -> FlowTrial:
+    text = f"headers: {{name: f}}\nspec: {{target: my.%, triggers: {triggers}, tasks: [{tasks}]}}\n"
+    return try_flow(workspace, read_document(text.encode(), "f.yaml", Flow), 1_700_000_000.0)
+
+
+def test_a_trial_lists_commands_and_times_and_changes_nothing(
+    workspace: Workspace, entries: list[DatasetEntry]
+) -> None:
+    root, _ = entries
+    commit(root, [SetPollingSource(fetch=Url("file:x.csv"), read=Csv(), merge=Append())])
+    tasks = (
+        "{kind: Pull, branch: next}, {kind: Check, branch: next}, {kind: Promote, branch: next},"
+        "{kind: Export, path: 'out/{name}.csv'}, {kind: Compact}, {kind: Command, run: [sh, -c, 'rm {name}']}"
+    )
+    trial = try_text(
+        workspace, tasks, "[{kind: Schedule, cron: '0 3 * * *'}, {kind: Inputs}, {kind: Remote, every: 1h}]"
+    )
+    assert not trial.problems
+    assert [list(task.commands) for task in trial.tasks[:3]] == [
+        [f"odf pull {entry.alias} --branch next" for entry in entries],
+        [f"odf check run {entry.alias} --branch next" for entry in entries],
+        [f"odf branch {entry.alias} --promote next" for entry in entries],
+    ]
+    assert [list(task.commands) for task in trial.tasks[4:]] == [
+        ["odf compact my.root"], ["sh -c 'rm my.root'", "sh -c 'rm my.derived'"],
+    ]  # fmt: skip
+    # 2023-11-14 22:13:20 UTC; then 03:00 on three days.
+    assert trial.times == [1_700_017_200.0 + day * 86_400 for day in range(3)]
+    assert trial.warnings == [
+        "trigger Inputs never starts a run: the targets have no inputs",
+        "trigger Remote never starts a run: no target is pulled from a remote",
+    ]
+    assert not root.dataset.branch_names() and not (workspace.folder / "out").exists()
+    assert try_text(workspace, "{kind: Compact}", "[{kind: Interval, every: 1h}]").times == [
+        1_700_000_000.0 + hour * 3600 for hour in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "problem", "hint"),
+    [
+        ("{kind: Check, branch: next}", "branch 'next' not found", "odf branch"),
+        ("{kind: Promote, branch: next}", "branch 'next' not found", "odf branch"),
+        ("{kind: Push, to: nowhere}", "repository 'nowhere' not found", "copy"),
+        ("{kind: Export, path: x.csv}", "several datasets require {name}", None),
+        ("{kind: Command, run: [no-such-program]}", "program 'no-such-program' not found", "sh, -c"),
+        ("{kind: Command, run: [scripts/x.sh]}", "program 'scripts/x.sh' not found", "sh, -c"),
+        ("{kind: Pull}", "environment variable TOKEN", "allowedEnv.my.root TOKEN"),
+    ],
+)  # fmt: skip
+def test_trial_reports_missing_prerequisites(
+    workspace: Workspace, entries: list[DatasetEntry], tasks: str, problem: str, hint: str | None
+) -> None:
+    source = Url("https://x.example/${{ env.TOKEN }}")
+    commit(entries[0], [SetPollingSource(fetch=source, read=Csv(), merge=Append())])
+    trial = try_text(workspace, f"{{kind: Compact}}, {tasks}")
+    (found,) = trial.problems
+    assert trial.tasks[1].problem is found and problem in found.message
+    assert (hint or "") in (found.hint or "")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from odf_engine.chain.references import create_branch, promote_branch
 from odf_engine.derive.plan import Diverged
 from odf_engine.derive.promotion import promote
+from odf_engine.derive.provenance.trace import Tracer
 from odf_engine.derive.run import transform
 from odf_engine.derive.verify.integrity import verify
 from odf_engine.derive.verify.replay import Replay
@@ -113,6 +114,16 @@ def test_branch_derived_from_branches_of_inputs_is_promoted_after_them(pulled: P
     report = verify(branch.dataset, pulled.reporter, replay=replayed)
     assert (report.valid, report.transforms, report.unchecked) == (True, 2, [])
     assert not [origin.problem for origin in dataset_origins(workspace, branch) if origin.problem]
+
+    # Rows are traced in the branch that each transaction has read.
+    tracer = Tracer(workspace, lambda _: pulled.runtime, pulled.reporter)
+    old, new = (tracer.trace(branch, [(offset, offset)]) for offset in (0, 2))
+    assert [(step.branch, step.exact, step.problem) for step in (old, new)] == [("review", True, None)] * 2
+    assert [feed.branch for feed in old.feeds] == [""]
+    (feed,) = new.feeds
+    assert (feed.name, feed.branch, feed.runs) == ("data", "review", [(1, 1)])
+    assert feed.step is not None and feed.step.branch == "review"
+    assert [position.place for position in feed.step.sources[0].positions] == ["line 1"]
     with pytest.raises(Diverged, match="only 'review' of input 'data'"):
         transform(workspace, branch, engine, pulled.reporter)
 

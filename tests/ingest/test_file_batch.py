@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,15 +163,18 @@ def test_progress_names_the_number_of_the_file(pulled: Pulled, monkeypatch: pyte
         write(pulled, "data", day, f"{day},{'x' * (1000 if day == 3 else 1)}")
     monkeypatch.setattr(file_batch, "MAX_BYTES", 500)
     seen: list[tuple[str, int | None, int | None]] = []
+    named: set[tuple[int, str]] = set()
 
     class Watching(Recorder):
-        def set_amounts(self, **amounts: int) -> None:
+        def set_amounts(self, **amounts: Any) -> None:
             super().set_amounts(**amounts)
             if "files" in amounts:
                 seen.append((self.phases[-1], amounts["files"], self.amounts.get("total_files")))
+                named.add((amounts["files"], Path(amounts["file"]).name))
 
     monkeypatch.setattr("tests.ingest.pulling.Recorder", Watching)
     pulled.pull()
     assert commits(pulled) == 3
     assert {files for phase, files, total in seen if (phase, total) == ("read", 5)} == {1, 2, 3, 4, 5}
     assert {files for phase, files, total in seen if (phase, total) == ("commit", 5)} == {2, 3, 5}
+    assert named == {(day, f"2024-01-0{day}.csv") for day in range(1, 6)}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DataField, Option
 from tests.ingest.pulling import Pulled
@@ -142,5 +142,5 @@ def test_unsupported_odf_schema_is_rejected(pulled: Pulled) -> None:
         ("      - {name: offset, type: int8}", "system column"),
         ("      - {name: a, type: {kind: map, keyType: string, valueType: int8}}", "column 'a'"),
     ):
-        with pytest.raises(InvalidSchema, match=message):
+        with pytest.raises((InvalidManifest, InvalidSchema), match=message):
             pulled.add(source("NdJson", columns))

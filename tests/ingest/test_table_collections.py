@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import tarfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -24,11 +26,15 @@ from odf_engine.errors import (
 from odf_engine.ingest.fetch import shared_downloads
 from odf_engine.ingest.fetch.shared_downloads import SharedDownloads
 from odf_engine.ingest.inference.file_groups import FileGroup, group_files, resolve_pattern
+from odf_engine.ingest.inference.file_sample import load_sample
 from odf_engine.ingest.inference.table_collection import open_tables, propose_manifests
 from odf_engine.metadata.model import (
+    CompressionFormat,
     Csv,
     DatasetSnapshot,
+    Decompress,
     FilesGlob,
+    Pipe,
     SetInfo,
     SetLicense,
     SetPollingSource,
@@ -62,9 +68,9 @@ def archive(files: dict[str, str]) -> bytes:
     return data.getvalue()
 
 
-def propose(folder: Path, location: str, reporter: Recorder, member: str = "") -> dict[str, DatasetSnapshot]:
+def propose(folder: Path, location: str, reporter: Recorder, *members: str) -> dict[str, DatasetSnapshot]:
     """Proposes valid manifests; they are read as one stream."""
-    text = "---\n".join(propose_manifests(location, "my", folder, reporter, member))
+    text = "---\n".join(propose_manifests(location, "my", folder, reporter, members))
     return {snapshot.name: snapshot for snapshot in read_manifests(text, location)}
 
 
@@ -121,8 +127,52 @@ def test_one_member_of_an_archive_has_the_name_of_the_dataset(tmp_path: Path, re
     (tmp_path / "noted.zip").write_bytes(archive({"one.txt": "id,n\na,1\nb,2\n", "README.txt": "x\n" * 99}))
     (snapshot,) = propose(tmp_path, "noted.zip", reporter).values()
     assert columns(snapshot) == ["id STRING NOT NULL", "n BIGINT"]
+    assert list(propose(tmp_path, "single.zip", reporter, "one.csv")) == ["my"]
+    (tmp_path / "one.csv").write_text("id,n\na,1\nb,2\n")
     with pytest.raises(UsageError):
-        propose(tmp_path, "single.zip", reporter, "one.csv")
+        propose(tmp_path, "one.csv", reporter, "one.csv")
+
+
+def tar_archive(files: dict[str, str]) -> bytes:
+    """Return a compressed tar archive."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as target:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            target.addfile(entry, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("name", ["weeks.zip", "weeks.tar.gz"])
+def test_members_of_an_archive_are_one_table(tmp_path: Path, reporter: Recorder, name: str) -> None:
+    pack = archive if name.endswith(".zip") else tar_archive
+    weeks = {f"week-{week:02}.csv": f"id,cases\nw{week},{week}\n" for week in range(1, 7)}
+    files = {"readme.txt": "about\n", **weeks}
+    (tmp_path / name).write_bytes(pack(files))
+
+    def steps(*members: str, other: str = name) -> list[Any]:
+        (snapshot,) = propose(tmp_path, other, reporter, *members).values()
+        return list(source_of(snapshot).prepare or ())
+
+    # All data files are one table; notes are none of it.
+    assert steps() == [Pipe(["odf", "filter", "unpack", "--member", "*.csv"])]
+    assert steps("week-0[1-3].csv") == [Pipe(["odf", "filter", "unpack", "--member", "week-0[1-3].csv"])]
+    chosen = ["--member", "week-01.csv", "--member", "week-04.csv"]
+    assert steps("week-01.csv", "week-04.csv") == [Pipe(["odf", "filter", "unpack", *chosen])]
+    (only,) = steps("week-03.csv")
+    tarred = Pipe(["odf", "filter", "unpack", "--member", "week-03.csv"])
+    assert only == (Decompress(CompressionFormat.Zip, "week-03.csv") if name == "weeks.zip" else tarred)
+    with pytest.raises(NotFound, match=r"no table 'day-\*.csv'"):
+        steps("day-*.csv")
+    # Another table beside them: the group is one dataset, and the other file another.
+    (tmp_path / f"two-{name}").write_bytes(pack({**files, "regions.csv": "region,name,size\n1,A,2\n2,B,3\n"}))
+    assert list(propose(tmp_path, f"two-{name}", reporter)) == ["my.week", "my.regions"]
+    assert steps("week-*.csv", other=f"two-{name}")[0].command[-1] == "week-*.csv"
+    with pytest.raises(BadData, match=r"2 members have different columns: regions\.csv, week-01\.csv"):
+        steps("week-01.csv", "regions.csv", other=f"two-{name}")
+    with pytest.raises(BadData, match=r"has 7 data files: regions\.csv, week-01\.csv"):
+        load_sample(f"two-{name}", tmp_path, reporter)
 
 
 def test_a_member_without_rows_is_left_out(tmp_path: Path, reporter: Recorder) -> None:
@@ -451,3 +501,26 @@ def test_a_pattern_is_proposed_as_a_source_of_files(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no file matches"):
         propose(tmp_path, "in/month-*.csv", Recorder())
     assert resolve_pattern("in/week-1.csv", tmp_path) == ("in/week-1.csv", "")
+
+
+@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.zip", "rows.tar.gz", "rows.tar.bz2", "rows.tar.xz"])
+def test_damaged_compressed_data_is_an_error_with_the_name_of_the_file(
+    tmp_path: Path, reporter: Recorder, name: str
+) -> None:
+    rows = "id,name\n" + "".join(f"{number},{number * 7919 % 10007}\n" for number in range(20_000))
+    path, member = tmp_path / name, tmp_path / "rows.csv"
+    member.write_text(rows)
+    if name.endswith(".csv.gz"):
+        path.write_bytes(gzip.compress(rows.encode()))
+    elif name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+            target.write(member, "rows.csv")
+    else:
+        with tarfile.open(path, f"w:{name.rpartition('.')[2]}") as target:  # type: ignore[call-overload]
+            target.add(member, "rows.csv")
+    data = bytearray(path.read_bytes())
+    data[300:400] = b"\xff" * 100
+    path.write_bytes(data)
+    with pytest.raises(BadData) as caught:
+        load_sample(name, tmp_path, reporter)
+    assert caught.value.where == name

@@ -488,3 +488,37 @@ def test_incomplete_and_unknown_short_forms_are_rejected():
     assert "unknown SourceCaching 'Always'" in str(
         problem(SOURCE % ("FromMetadata", "Always", "header: true"))
     )
+
+
+@pytest.mark.parametrize(
+    ("data_type", "where", "message"),
+    [
+        ("{kind: Decimal, precision: 6, scale: 19}", "11:64", "the scale 19 is greater than the precision 6"),
+        ("{kind: Decimal, precision: 0, scale: 0}", "11:54", "the precision 0 is not in 1 to 76"),
+        ("int7", "11:27", "unknown DataType 'int7'"),
+        ("{kind: Option, inner: {kind: Binary, fixedLength: 0}}", "11:77", "fixedLength is 0"),
+        ("{kind: List, itemType: string, fixedLength: 0}", "11:71", "fixedLength is 0"),
+        ("{kind: List, itemType: {kind: Struct, fields: []}}", "11:73", "a Struct has no fields"),
+        ("{kind: Option, inner: {kind: Option, inner: string}}", "11:49", "an Option of an Option"),
+    ],
+)
+def test_impossible_data_types_are_refused_with_their_position(
+    data_type: str, where: str, message: str
+) -> None:
+    manifest = f"""\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: a
+  kind: Root
+  metadata:
+    - kind: SetDataSchema
+      schema:
+        fields:
+        # the type
+        - {{name: y, type: {data_type}}}
+"""
+    with pytest.raises(InvalidManifest) as caught:
+        read_manifests(manifest, "test")
+    assert caught.value.where == f"test:{where}"
+    assert message in str(caught.value) and caught.value.hint

@@ -75,7 +75,39 @@ def test_corrected_and_retracted_rows_are_searched_by_their_key(rooted: Rooted) 
     rooted.rows(root, (1, "a", 1), (1, "b", 2))
     write(rooted, "city,x\na,10\n")
     rooted.rows(root, (1, "a", 1, CF), (2, "a", 10, CT), (2, "b", 2, R))
-    assert places(source_of(rooted, root, (2, 4))) == [(4, "", ""), (3, "line 2", "a,10")]
+    assert places(source_of(rooted, root, (2, 4))) == [(3, "line 2", "a,10")]
+
+
+def test_a_retracted_row_names_the_file_without_it(rooted: Rooted) -> None:
+    """The row and its retraction name the file of the first retraction, also after the file has changed."""
+    root = rooted.root()
+    rooted.commit(root, [polling(FilesGlob("w*.csv"), Snapshot(["city"]))])
+    rooted.state = SourceState("default", ETAG, "w1.csv\tf1220" + "0" * 64)
+    rooted.rows(root, (1, "a", 1), (1, "b", 2), (1, "c", 3))
+    rooted.state = SourceState("default", ETAG, "w2.csv\tf1220" + "1" * 64)
+    rooted.rows(root, (1, "b", 2, CF), (2, "b", 3, CT), (1, "a", 1, R))
+    rooted.state = SourceState("default", ETAG, "w3.csv\tf1220" + "2" * 64)
+    rooted.rows(root, (3, "a", 1), (2, "b", 3, R))
+    rooted.state = SourceState("default", ETAG, "w4.csv\tf1220" + "3" * 64)
+    rooted.rows(root, (3, "a", 1, R))
+    sources = rooted.trace(root, (0, 2), (4, 7)).sources
+    assert [
+        (retraction.place, retraction.runs, retraction.is_absence)
+        for source in sources
+        for retraction in source.retractions
+    ] == [
+        ("w2.csv", [(0, 0)], True),  # a
+        ("w3.csv", [(1, 1)], True),  # b, after a correction
+        ("w2.csv", [(5, 5)], True),  # its retraction
+        ("w3.csv", [(4, 4)], True),  # the corrected b
+        ("w3.csv", [(7, 7)], True),
+        ("w4.csv", [(6, 6)], True),  # the later a
+    ]
+    assert sources[0].retractions[0].time == sources[1].ingested
+    path = write(rooted, "city,x\n", "w5.csv")
+    rooted.rows(root, (3, "c", 3, R))
+    (retraction,) = source_of(rooted, root, (2, 2)).retractions
+    assert retraction.time == str(Timestamp.from_ms(path.stat().st_mtime_ns // 1_000_000))
 
 
 def test_lines_before_filters_are_reported(rooted: Rooted) -> None:

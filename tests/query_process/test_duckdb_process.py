@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.errors import InvalidQuery, OdfError
+from odf_engine.errors import BadData, InvalidQuery, OdfError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, SqlQueryStep
 from odf_engine.query_process import client
 from odf_engine.query_process.client import DUCKDB, QueryOptions, run_query
@@ -155,12 +155,31 @@ def test_a_lost_spare_process_is_replaced() -> None:
     schema = pa.schema([("n", pa.int64())])
     for _ in range(2):
         assert _query("SELECT 1 AS n", [], schema)["n"].to_pylist() == [1]
-        spare = client._spare._started
-        assert spare is not None
+        spare = client._spare._waiting[0]
         os.kill(spare.process.pid, signal.SIGKILL)
         os.waitid(os.P_PID, spare.process.pid, os.WEXITED | os.WNOWAIT)
     client._spare.end()
     assert client._spare.take() is None
+
+
+def test_a_query_that_fails_after_its_first_rows_is_not_complete(tmp_path: Path) -> None:
+    """The process is kept for the next query, so its exit code does not tell that this one failed."""
+    sql = "SELECT CASE WHEN n = 900000 THEN CAST('x' || n AS INT) ELSE 1 END AS n FROM range(1000000) AS r(n)"
+    options = QueryOptions(program=DUCKDB, keeps_process=True)
+
+    def read(text: str) -> Iterator[int]:
+        step = SqlQueryStep(query=text)
+        with run_query([step], [], tmp_path, 1 << 30, Reporter(), options) as rows:
+            yield from (batch.num_rows for batch in rows.batches)
+
+    client._spare.end()
+    counts = read(sql)
+    assert next(counts)
+    with pytest.raises(BadData, match="Could not convert string 'x900000' to INT32"):
+        list(counts)
+    assert sum(read("SELECT * FROM range(1000000)")) == 1_000_000
+    assert [started.queries for started in client._spare._waiting if started.queries] == [1]
+    client._spare.end()
 
 
 @pytest.mark.parametrize("damage", ["cut", "page", "footer", "empty"])

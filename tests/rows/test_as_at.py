@@ -10,7 +10,8 @@ from odf_engine.errors import MalformedBlock, NotFound, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.rows.as_at import PinnedVersion, at_version, resolve_as_at
+from odf_engine.rows import PinnedVersion
+from odf_engine.rows.as_at import at_version, resolve_as_at
 from odf_engine.rows.row_window import RowWindowReader
 from odf_engine.rows.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry

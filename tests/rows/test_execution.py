@@ -23,12 +23,14 @@ from odf_engine.rows.execution import (
     Tables,
     TimeTravelDefaults,
     columns_at,
+    execute_query,
     execute_with_duckdb,
     parse_time_travel,
     resolve,
     resolve_pin,
 )
-from odf_engine.sql.table_functions import parse_table_function
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.sql.table_functions import TableFunctionCall, parse_table_function
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SCHEMA, add_slices, commit, make_root
 
@@ -194,3 +196,15 @@ def test_a_query_that_needs_more_memory_than_allowed_fails(queries: _Queries) ->
     with pytest.raises(OdfError, match="emory") as error:
         queries.run("SELECT string_agg(repeat('x', 100000)) FROM range(100000)")
     assert "sql.memory" in (error.value.hint or "")
+
+
+@pytest.mark.complete
+def test_computed_rows_larger_than_memory_are_read_in_parts(runtime: SparkRuntime) -> None:
+    def find(name: str, call: TableFunctionCall | None) -> TableFiles:
+        raise NotFound(name)
+
+    sql = "WITH t AS (SELECT id FROM range(7000000)) SELECT id, -id AS b, id + 1 AS c, id * 2 AS d FROM t"
+    with execute_query(sql, (), find, runtime.session(), Reporter()) as answer:
+        ids = [(batch["id"][0].as_py(), batch["id"][-1].as_py()) for batch in answer.batches]
+    assert [first for first, _ in ids] == [0, *(last + 1 for _, last in ids[:-1])]
+    assert ids[-1][1] == 6_999_999

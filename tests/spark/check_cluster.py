@@ -12,8 +12,7 @@ cluster, an executor is killed. The executors write all slices there (column "th
 Then `local[1]` verifies the datasets of the last run. In one more run, the datasets are in an S3 store (the
 server of moto), an executor is killed, and Spark on the cluster verifies the datasets in another workspace
 that opens the store. At last, a worker that sees another folder instead of the workspace is refused.
-
-`.ci/run` runs this check with few rows.
+tests/ingest/test_executor_slices.py has the main cases with few rows.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ runtime.start()
 said["detail"] = runtime.detail
 said["first"] = answer()
 said["path"] = path == sys.path
-try:  # one text that is larger than the heap: Spark's process ends
-    frame = runtime.session().sql("SELECT length(repeat('x', 900000000 + INT(id))) AS n FROM range(1)")
+try:  # a partition of the result that is larger than the heap: Spark's process ends
+    frame = runtime.session().sql("SELECT explode(sequence(1, 4000000)) AS n, repeat('x', 20) AS t")
     list(arrow_batches(frame, Reporter())[1])
 except SparkFailed as error:
     said["lost"] = error.message

@@ -144,6 +144,21 @@ def make_derivative(workspace: Workspace, source: DatasetEntry, name: str = "der
     return entry
 
 
+def read_input(entry: DatasetEntry, source: DatasetEntry) -> None:
+    """Commit a transaction without rows that reads an input up to its newest block."""
+    state, read = entry.dataset.state(), source.dataset.state()
+    (last,), checkpoint = state.last_inputs or (), state.last_checkpoint
+    assert checkpoint is not None
+    event = ExecuteTransform(
+        [ExecuteTransformInput(source.id, last.last_block, read.head, last.last_offset, read.last_offset)],
+        prev_checkpoint=checkpoint.physical_hash,
+        prev_offset=state.last_offset,
+        new_checkpoint=checkpoint,
+        new_watermark=read.watermark,
+    )
+    entry.dataset.commit([event], system_time=read.system_time, expected_head=state.head)
+
+
 def put(dataset: Dataset, kind: str, content: bytes) -> Multihash:
     """Puts an object into a dataset's folder."""
     name = Multihash.sha3_256(content)

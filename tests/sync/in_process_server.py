@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from odf_engine.publication.catalog import CatalogBuilder
 from odf_engine.sync.server.__main__ import ConnectionLimiter
 from odf_engine.sync.server.request_router import SILENT, RequestRouter
 from odf_engine.sync.server.service import DatasetService
@@ -52,7 +53,9 @@ class Running:
         assert not self._thread.is_alive()
 
     async def _run(self) -> None:
-        front = RequestRouter(self.serving, self.lines.append, self.failures.append)
+        front = RequestRouter(
+            self.serving, self.lines.append, self.failures.append, make_catalog=CatalogBuilder
+        )
         gate = ConnectionLimiter(front.handle, self.serving.limits, self._tls, logger=SILENT, access_log=None)
         gate.listen([self._socket])
         await self.serving.stopping.wait()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
+import threading
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -32,6 +35,7 @@ from tests.sync.builders import (
 )
 from tests.sync.push_helpers import Watching, chain, folder_remote, leftovers, read_whole, send
 from tests.sync.pusher import Pusher
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -283,6 +287,27 @@ def test_head_moved_during_a_push_is_a_conflict(
     assert target.head() == other.dataset.head()
     with pytest.raises(Conflict, match="the histories have diverged"):
         send(entry, target)
+
+
+def test_interrupt_ends_the_uploads_that_are_running(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=1)
+    ended: list[str] = []
+
+    class Endless(FolderRemote):
+        def upload(self, file, source, on_progress):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            deadline = time.monotonic() + 30
+            try:
+                while time.monotonic() < deadline:
+                    on_progress(0)
+            except Cancelled:
+                ended.append(file.kind)
+                raise
+
+    with pytest.raises(KeyboardInterrupt):
+        send(entry, Endless(target.url))
+    wait_until(lambda: ended == ["data"])  # the pool does not wait for a thread that it is starting
+    assert target.head() is None
 
 
 @pytest.mark.complete

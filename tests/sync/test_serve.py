@@ -367,7 +367,7 @@ class TestPage:
         assert "<script>alert(1)</script> & \ufffdgnp.exe" in page.text
         assert "script" not in page.tags
         assert {"html", "title", "main", "h1", "h2", "dl"} <= set(page.tags)
-        assert page.links == [server.url + "numbers/"]
+        assert page.links == [server.url + "catalog.jsonld", server.url + "numbers/"]
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
     def test_one_dataset_has_a_page(self, server: Running) -> None:

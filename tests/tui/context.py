@@ -8,7 +8,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
+from odf_engine.worker.job_queue import failure_of
 from odf_engine.worker.protocol import Job, JobState, Request
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
@@ -131,6 +135,9 @@ class FakeHost:
     async def ask(self, dialog: Any) -> Any:
         return self._answer(dialog)
 
+    async def run_shown(self, title: str, function: Callable[[Reporter], Any]) -> Any:
+        return await asyncio.to_thread(function, Reporter())
+
     def start(self, story: Coroutine[Any, Any, None], group: str = "stories") -> Any:
         async def guarded() -> None:
             try:
@@ -249,6 +256,20 @@ class FakeJobs:
 
     async def wait_until_ended(self, job: str) -> Job:
         return self._state.jobs.jobs[job]
+
+    async def run_all(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> list[Job]:
+        """End the jobs with the prepared results; an exception makes a job fail."""
+        self.submitted += requests
+        self.remarks.append(remark)
+        jobs: list[Job] = []
+        for request, target in requests:
+            job = Job("1", request.kind(), target, request.dataset_id, JobState.done, "2024-03-11T09:00:00Z")
+            try:
+                result = msgspec.json.encode(self._result(request)).decode()
+                jobs.append(msgspec.structs.replace(job, result=result))
+            except OdfError as error:
+                jobs.append(msgspec.structs.replace(job, state=JobState.failed, error=failure_of(error, job)))
+        return jobs
 
     async def outcome(self, request: Any, target: str, title: str, *, leaves: bool = False) -> Any:
         self.submitted.append((request, target))

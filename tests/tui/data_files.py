@@ -7,7 +7,8 @@ from pathlib import Path
 from odf_engine.base.progress import Reporter
 from odf_engine.ingest.inference.file_inference import FileChoices
 from odf_engine.ingest.inference.file_manifest import example_file, manifest_text
-from odf_engine.ingest.inference.file_sample import infer_file, is_url, read_sample
+from odf_engine.ingest.inference.file_sample import infer_file, read_sample
+from odf_engine.net.urls import is_url
 
 
 def infer_manifest(location: str, folder: Path, name: str) -> str:

@@ -19,6 +19,7 @@ from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
 from odf_tui.features.administration.dataset_changes import DatasetChangesController
+from odf_tui.features.menus import DESCRIPTIONS
 from odf_tui.features.palette import (
     CommandPalette,
     KeysDialog,
@@ -339,3 +340,14 @@ def test_themes_are_previewed_and_the_previous_one_comes_back(fakes: Fakes) -> N
         assert seen == [terminal.theme_names.index(before), "ember", "paper"]
         assert terminal.theme == after
     assert fakes.state.layout.theme == "ember"
+
+
+async def test_menus_describe_the_action_under_the_cursor(source: Scenario) -> None:
+    actions = [*table.DATASET_MENU_ACTIONS, *table.WORKSPACE_MENU_ACTIONS, table.BY_ID["choose_branch"]]
+    assert {action.id for action in actions if action.menu} == DESCRIPTIONS.keys()
+    async with driven(source) as drive:
+        await drive.press("comma")
+        await drive.until(lambda: DESCRIPTIONS["pull_options"][:40] in drive.text())
+        await drive.press("j", "j", "j")
+        await drive.until(lambda: DESCRIPTIONS["ingest"][:40] in drive.text())
+        assert "no push source" in drive.text()

@@ -305,6 +305,9 @@ async def test_a_server_is_started_and_stopped(workspace: Workspace, monkeypatch
     assert server.url in dialog_text(screen.host.dialogs[-1])
     assert await run("stop") == "the server is stopped"
     assert not server.is_running
+    assert "serving at grpc://127.0.0.1:" in await run(fill(port="0", protocol="flight", tokens=True))
+    assert await run("stop") == "the server is stopped"
+    assert "--allow-push does not apply to --flight" in await run(fill(protocol="flight", push=True))
     with pytest.raises(OdfError, match="no dataset matches"):
         ServerProcess.start(workspace.folder, ["--port", "0", "--dataset=none"])
 

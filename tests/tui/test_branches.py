@@ -13,15 +13,18 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.config import UiConfig
 from odf_engine.chain.references import create_branch, read_branch
 from odf_engine.checks.definition import CheckDefinition
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.worker.client import Client, WorkerLost
 from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.branches import BranchesScreen
 from odf_tui.features.dataset_diff import DifferenceScreen
+from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.panes.blocks.view import BlocksPane
 from odf_tui.widgets.dialogs import ConfirmDialog
-from tests.sync.builders import add_slices, describe, make_derivative, make_root
+from odf_tui.widgets.line_view import MARK
+from tests.sync.builders import add_slices, describe, make_derivative, make_root, read_input
 from tests.tui.conftest import Driven
 
 pytestmark = pytest.mark.app
@@ -58,16 +61,25 @@ async def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 @asynccontextmanager
-async def opened(workspace: Workspace, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Driven]:
+async def opened(
+    workspace: Workspace, size: tuple[int, int] = (100, 30), name: str = "numbers"
+) -> AsyncIterator[Driven]:
     """Open a workstation with the dialog."""
     source = Source(workspace)
     app = Workstation(source)
     async with app.run_test(size=size) as pilot:
         drive = Driven(app, pilot, source)  # type: ignore[arg-type]
         await drive.until(lambda: app.bench.state.worker == "connected")
-        await drive.press("colon", "=numbers", "enter", "comma", "b")
+        await drive.press("colon", f"={name}", "enter", "comma", "b")
         await drive.until(lambda: isinstance(app.screen, BranchesScreen))
         yield drive
+
+
+def shown_head(drive: Driven) -> Multihash | None:
+    """Return the newest block of the branch under the cursor, as shown."""
+    assert isinstance(drive.app.screen, BranchesScreen)
+    branch = drive.app.screen.list.branch
+    return branch.head if branch else None
 
 
 async def test_branch_is_created_checked_and_promoted_within_ten_keys(workspace: Workspace) -> None:
@@ -80,7 +92,7 @@ async def test_branch_is_created_checked_and_promoted_within_ten_keys(workspace:
         add_slices(branch, 2, city="Chur")  # as a pull does
         await drive.press("c")
         await drive.until(lambda: "check of review: 1 rule passed" in drive.text())
-        await drive.until(lambda: " ahead " in drive.text() and "? keys ─" in drive.text())
+        await drive.until(lambda: shown_head(drive) == branch.dataset.head())
         await drive.press("P")
         await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
         assert "numbers gets 2 blocks with 6 rows." in drive.text()
@@ -101,12 +113,18 @@ async def test_branch_that_moved_during_the_question_is_not_promoted(workspace: 
     add_slices(branch)
     async with opened(workspace) as drive:
         await drive.until(lambda: "staging" in drive.text())
+        add_slices(branch)  # after the list was read
         await drive.press("j", "P")
+        await drive.until(lambda: "'staging' has moved since it was read" in drive.text())
+        assert isinstance(drive.app.screen, BranchesScreen)
+        await drive.until(lambda: shown_head(drive) == branch.dataset.head())
+        await drive.press("P")
         await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
         add_slices(branch)
         await drive.press("y")
-        await drive.until(lambda: "'staging' has moved meanwhile" in drive.text())
+        await drive.until(lambda: "'staging' has moved since it was read" in drive.text())
         assert entry.dataset.head() == head
+        await drive.until(lambda: shown_head(drive) == branch.dataset.head())
 
         # After a commit to the head, the dialog names the keys that help. One of them asks first.
         describe(entry, "newer")
@@ -114,12 +132,26 @@ async def test_branch_that_moved_during_the_question_is_not_promoted(workspace: 
         await drive.until(lambda: "the head has 1 block that it lacks" in drive.text())
         await drive.until(lambda: "diverged" in drive.text())
         await drive.press("f")
-        await drive.until(lambda: "Discards 2 blocks with 6 rows" in drive.text())
+        await drive.until(lambda: "Discards 3 blocks with 9 rows" in drive.text())
         await drive.press("n")
         await drive.until(lambda: isinstance(drive.app.screen, BranchesScreen))
-        assert read_branch(entry.dataset, "staging").ahead == 2
+        assert read_branch(entry.dataset, "staging").ahead == 3
         await drive.press("f", "y")
         await drive.until(lambda: "staging is at the head" in drive.text())
+
+
+async def test_promotion_checks_inputs_before_asking(workspace: Workspace) -> None:
+    entry, source = workspace.resolve("totals"), workspace.resolve("numbers")
+    for dataset in (entry.dataset, source.dataset):
+        create_branch(dataset, "next", dataset.state().head)
+    add_slices(source.on_branch("next"))
+    read_input(entry.on_branch("next"), source.on_branch("next"))
+    async with opened(workspace, (80, 24), "totals") as drive:
+        await drive.until(lambda: " next" in drive.text())
+        await drive.press("j", "P")
+        await drive.until(lambda: "odf branch numbers --promote next" in drive.text())
+        assert "derived from blocks that the head of numbers lacks" in " ".join(drive.text().split())
+        assert isinstance(drive.app.screen, BranchesScreen)
 
 
 async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace) -> None:
@@ -133,6 +165,12 @@ async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace
         await drive.press("j", "d")
         await drive.until(lambda: isinstance(drive.app.screen, DifferenceScreen))
         await drive.until(lambda: "Chur" in drive.text())
+        await drive.press("w")
+        await drive.until(lambda: isinstance(drive.app.screen, TraceScreen))
+        await drive.until(lambda: "Provenance of row 6 of numbers@staging" in drive.text())
+        await drive.until(lambda: "unknown source" in drive.text())
+        await drive.press("escape")
+        await drive.until(lambda: isinstance(drive.app.screen, DifferenceScreen))
         await drive.press("escape")
         await drive.until(lambda: isinstance(drive.app.screen, BranchesScreen))
         await drive.until(lambda: "newest block" in drive.text())  # the cursor is on the branch again
@@ -157,11 +195,20 @@ async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace
         await drive.until(lambda: "tagged numbers@cited" in drive.text())
         tag = entry.dataset.branch("cited").head()
         assert tag == entry.dataset.branch("next").head()
+        await drive.until(lambda: f"{MARK}cited" in drive.text())
         await drive.press("p")
         await drive.until(lambda: "'cited' is a tag, which cannot move" in drive.text())
-        await drive.press("k", "x", "y")
+        await drive.press("k")
+        await drive.until(lambda: f"{MARK}next" in drive.text())
+        await drive.press("x")
+        await drive.until(lambda: "Delete numbers@next?" in drive.text())
+        await drive.press("y")
         await drive.until(lambda: "deleted next" in drive.text())
         assert (entry.dataset.branch_names(), entry.dataset.tag_names()) == ([], ["cited"])
-        await drive.press("j", "x", "y")
+        await drive.press("j")
+        await drive.until(lambda: f"{MARK}cited" in drive.text())
+        await drive.press("x")
+        await drive.until(lambda: "Delete numbers@cited?" in drive.text())
+        await drive.press("y")
         await drive.until(lambda: "deleted cited" in drive.text())
         assert entry.dataset.tag_names() == []

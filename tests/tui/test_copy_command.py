@@ -32,6 +32,7 @@ JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:
         (Pull(dataset=TIDES), "pull tides"),
         (Pull(dataset=TIDES, url="file:x/", force=True), "pull tides --force --from file:x/"),
         (Pull(dataset="file:x/", url="file:x/", alias="new"), "pull --from file:x/ --as new"),
+        (Pull(dataset="file:x/", url="file:x/", crate="file:///data/a%20b.zip#new"), "pull '/data/a b.zip'"),
         (Push(dataset=TIDES, url="file:x/", force=True), "push tides --to file:x/ --force"),
         (Verify(dataset=TIDES, integrity=True), "verify tides --integrity"),
         (Verify(dataset=TIDES, recompute=True), "verify tides --recompute"),
@@ -65,3 +66,11 @@ def test_copied_command_depends_on_pane_and_selection(source: Scenario) -> None:
     fakes.host.now = Situation()
     controller.copy()
     assert fakes.host.last_notice == "nothing is selected"
+
+
+def test_citation_of_the_selected_dataset_is_copied(source: Scenario) -> None:
+    fakes = Fakes(source, "harbour.tides")
+    CopyCommandController(fakes.context).copy_citation()
+    (citation,) = fakes.host.terminal.copied
+    assert citation.startswith(f"harbour.tides (Version at block {source['harbour.tides'].head})")
+    assert fakes.host.last_notice == "citation: copied"

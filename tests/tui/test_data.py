@@ -179,7 +179,7 @@ async def test_slices_are_marked_and_can_be_reached(source: Scenario, dataset: D
     async with rows_shown(source, (160, 50)) as drive:
         view = drive.data_pane.view
         lines = drive.text().splitlines()
-        assert lines[2].startswith("│┌     0 ") and lines[27].startswith("│┌    25 ")
+        assert lines[2].startswith("│▌     0 ") and lines[27].startswith("│┌    25 ")
         assert lines[3].startswith("│      1 ")
         assert "row 1 of 300 · offset uint64 · slice 1 of 12 · block 2" in border(drive)
         await drive.press("right_square_bracket", "right_square_bracket", "j")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 import zipfile
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from textual.widgets import Input
 
 from odf_engine.base import settings
 from odf_engine.base.config import FetchConfig
@@ -30,6 +32,7 @@ from odf_engine.ingest.inference.file_sample import (
     load_sample,
     read_sample,
 )
+from odf_engine.ingest.inference.table_collection import list_archive
 from odf_engine.metadata.yaml import read_manifests
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import (
@@ -38,11 +41,12 @@ from odf_tui.features.definitions.file_dialog import (
     ParsedRows,
     RawLines,
 )
-from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
+from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, MemberPicker
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PickerDialog, PromptDialog
 from tests.tui.context import Fakes
 from tests.tui.scripted_worker import Scenario
+from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
 
@@ -252,7 +256,8 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
         assert "merge Snapshot: a complete list; rows that left the file: retracted" in text
         assert "only numbers, dates and times" in await press("j", "f")
         text = await press("r", *"city", "enter")
-        assert "city             STRING" in text
+        assert re.search(r"city +STRING +key ", text)
+        assert re.search(r"when +DATE +dd/MM/yyyy +key, time ", text)
         assert "p key city, when (unique" in text
         await press("k", "i")
         assert dialog._found is not None
@@ -279,6 +284,20 @@ async def test_the_dialog_shows_the_filter_of_a_file(tmp_path: Path) -> None:
         text = app.text()
         assert "filter 1 title line above the header; 1 line of notes below the table" in text
         assert "2024-01-02" in text  # parsed
+
+
+async def test_columns_of_the_dialog_fit_their_values(tmp_path: Path) -> None:
+    name = "a name of thirty-two characters!"
+    (tmp_path / "a.csv").write_text(f"id,name,n\n1,{name},5\n2,b,1200\n3,,\n")
+    dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        lines = [line.strip("│ ").rstrip() for line in app.text().splitlines()]
+    first = next(at for at, line in enumerate(lines) if line.startswith("line id name"))
+    assert lines[first + 1] == f"2  1 {name}    5"
+    assert lines[first + 2] == f"3  2 b{' ' * (len(name) - 1)} 1200"
+    assert lines[first + 3].split() == ["4", "3", "∅", "∅"]
 
 
 async def test_the_dialog_turns_columns_of_years_into_rows(tmp_path: Path) -> None:
@@ -427,6 +446,81 @@ async def test_a_collection_lists_its_tables_first(source: Scenario) -> None:
     assert isinstance(dialog, DataFileDialog)
     assert dialog._choices.key == ("route_id",) and dialog._choices.types[0] == ("STRING", "")
     assert dialog._load(Reporter()).entry == "routes.txt"
+
+
+def write_weeks(source: Scenario, weeks: int, **more: str) -> None:
+    """Write an archive with a CSV file for each week, notes, and more files."""
+    with zipfile.ZipFile(source.folder / "weeks.zip", "w") as archive:
+        archive.writestr("readme.txt", "about the weeks\n")
+        for week in range(1, weeks + 1):
+            archive.writestr(f"week-{week:02}.csv", f"id,cases\nw{week},{week}\n")
+        for stem, text in more.items():
+            archive.writestr(f"{stem}.csv", text)
+
+
+async def test_members_of_an_archive_are_chosen(source: Scenario) -> None:
+    write_weeks(source, 12, regions="region,name,size\n1,A,2\n2,B,3\n")
+
+    async def opened(members: str) -> tuple[Fakes, Any]:
+        answers = [members, "my.weeks", None]
+        fakes = Fakes(source, answers=answers, widgets={GraphView: SimpleNamespace(selected="")})
+        DefinitionsController(fakes.context).add_data_file("weeks.zip")
+        await fakes.host.stories()
+        return fakes, fakes.host.dialogs[-1]
+
+    fakes, dialog = await opened("week-*.csv")
+    picker = fakes.host.dialogs[0]
+    assert isinstance(picker, MemberPicker)
+    offered = {choice.id: choice.remark for choice in picker.find_choices("")}
+    assert next(iter(offered)) == "week-*.csv" and offered["week-*.csv"].startswith("12 files, one dataset")
+    assert len(offered) == 14 and "readme.txt" not in offered
+    assert picker.find_choices("week-0*.csv")[0].id == "week-0*.csv"
+    assert fakes.host.dialogs[1]._value == "weeks"
+    assert dialog._load(Reporter()).filters == (("unpack", "--member", "week-*.csv"),)
+    _, dialog = await opened("week-01.csv\nweek-11.csv")
+    marked = ("unpack", "--member", "week-01.csv", "--member", "week-11.csv")
+    assert dialog._load(Reporter()).filters == (marked,)
+    fakes, dialog = await opened("regions.csv")
+    assert fakes.host.dialogs[1]._value == "regions" and dialog._load(Reporter()).entry == "regions.csv"
+    _, dialog = await opened("week-01.csv\nregions.csv")
+    with pytest.raises(BadData, match="different columns"):
+        dialog._load(Reporter())
+
+
+async def test_several_members_are_marked(source: Scenario) -> None:
+    write_weeks(source, 3)
+    listing = list_archive("weeks.zip", source.folder)
+    assert listing is not None
+    async with shown(MemberPicker("Members of weeks.zip", listing)) as (app, pilot):
+        await until(pilot, lambda: "*.csv" in app.text())
+        line = app.screen.query_one(Input)
+        for number, mark in enumerate(("02", "01"), 1):
+            line.value = mark
+            await until(pilot, lambda mark=mark: app.text().count("week-") == 1 and mark in app.text())
+            await pilot.press("plus")
+            await until(pilot, lambda number=number: f"{number} marked" in app.text())
+        await until(pilot, lambda: "+ week-01.csv" in app.text())
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+    assert app.result == "week-02.csv\nweek-01.csv"
+
+
+async def test_changed_archive_reopens_the_dialog_with_a_notice(source: Scenario) -> None:
+    write_weeks(source, 3)
+
+    def change(_: object) -> str:
+        write_weeks(source, 2)
+        return "add"
+
+    found = infer_file(load_sample("weeks.zip", source.folder, Reporter()), FileChoices(), Reporter())
+    accepted = ImportedFile(found, FileChoices())
+    answers = ["*.csv", "my.weeks", accepted, change, None]
+    fakes = Fakes(source, answers=answers, widgets={GraphView: SimpleNamespace(selected="")})
+    DefinitionsController(fakes.context).add_data_file("weeks.zip")
+    await fakes.host.stories()
+    assert not fakes.host.answers and isinstance(fakes.host.dialogs[-1], DataFileDialog)
+    changed = "weeks.zip has changed: removed week-03.csv. Check the rows, or press esc to choose again"
+    assert fakes.host.notices == [(changed, "warn")]
 
 
 async def test_metadata_on_a_server_name_the_command(source: Scenario) -> None:

@@ -14,7 +14,7 @@ import pytest
 from odf_engine.errors import Cancelled
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export, ExportResult
-from odf_engine.rows.as_at import PinnedVersion
+from odf_engine.rows import PinnedVersion
 from odf_engine.rows.diff import ColumnChange, DiffColumn, Difference
 from odf_engine.rows.query_results import ResultRows
 from odf_engine.workspace.definitions.definition import PlannedChange
@@ -207,6 +207,34 @@ async def test_rows_and_other_differences_are_copied(source: Scenario, found: Di
         await pilot.pause()
         assert [what for what, _ in copied] == ["row", "other differences"]
         assert copied[0][1].startswith("-  station=ph-001")
+
+
+async def test_changed_values_are_complete_at_80_columns(source: Scenario, found: Difference) -> None:
+    """The changed column is the last one of a wide table; its texts are longer than the screen is wide."""
+    old, new = "x" * 130 + " " + "y" * 20, "\u6f22" * 70
+    values = {f"c{at}": [f"value {at}"] for at in range(12)}
+    table = pa.table({"change": ["changed"], **values, "old_z": [old], "new_z": [new]})
+    pq.write_table(table, found.file)
+    columns = [DiffColumn(name, name == "c0", "string", "string", name, name) for name in values]
+    columns.append(DiffColumn("z", False, "string", "string", "old_z", "new_z"))
+    found = msgspec.structs.replace(found, key=["c0"], columns=columns, by_column={"z": 1}, rows=1)
+    async with shown(difference_screen(source, found, [])) as (app, pilot):
+        assert app.size == (80, 24)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        values_shown = app.screen.query_one("#difference-values").region
+        panel = app.text().splitlines()[values_shown.y + 1 : values_shown.bottom]
+        text = "".join(line.strip(" \u2502") for line in panel)
+        assert text.replace(" ", "") == f"z:{old}\u2192{new}".replace(" ", "")
+        header = next(line for line in app.text().splitlines() if "change " in line)
+        assert header.split()[2:4] == ["c0", "z"]
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.text().count("x" * 30) == 2 * 2 and "\u2026" not in app.text()
+        await pilot.press("G")
+        await pilot.pause()
+        assert app.text().count("\u6f22") == 70
 
 
 @pytest.mark.app

@@ -26,6 +26,7 @@ from odf_tui.panes.datasets.dataset_graph import DatasetTable, GraphDrawing, Gra
 from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, find_card_jobs
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
+from odf_tui.widgets.line_view import MARK
 from odf_tui.widgets.status_bar import StatusLine
 from tests.call_count import max_calls
 from tests.tui.conftest import Driven, driven
@@ -283,7 +284,7 @@ async def test_a_filter_by_state_follows_the_states(source: Scenario) -> None:
         assert [row.name for row in pane.shown] == ["harbour.tides"]
         fakes.state.apply_events([JobProgress(job.id, Progress("read", rows=1_234_567))])
         controller._show_status()
-        assert "".join(text for text, _ in pane.view.spans(0)).startswith("◇ harbour.tides ▸ 1.2M ")
+        assert "".join(text for text, _ in pane.view.spans(0)).startswith("▌◇ harbour.tides ▸ 1.2M ")
         controller.navigator.select_dataset(did("air-by-day"))
         assert pane.filter == ""
         assert pane.view.row is not None
@@ -449,3 +450,33 @@ def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> GraphDrawi
     for at in range(40):
         drawing.spans(at, None, "")
     return drawing
+
+
+async def test_many_outputs_of_the_same_inputs_fold_until_one_is_selected(source: Scenario) -> None:
+    outputs = [dataset(f"day-{number:03}", "tides", records=number) for number in range(100)]
+    source.rows_ = [dataset("tides", records=9), *outputs, dataset("sum", "day-099")]
+    async with driven(source, (100, 40)) as drive:
+        view = drive.datasets_pane.view
+        text = drive.text()
+        assert "day-009" in text and "day-010" not in text and "▾ 89 more" in text
+        assert "sum" in text and "day-099" in text  # it has an output
+        assert view.count() < 20
+        view.set_healths({**view.healths, did("day-050"): Health.failed})
+        label = next(span for row in range(view.count()) for span in view.spans(row) if "more" in span[0])
+        assert label[1] == "bad"
+        await drive.press("right", "G")
+        while view.row is not None and view.row.name != "day-010":
+            await drive.press("up")
+        assert view.count() >= 100 and "more" not in drive.text()
+        await drive.press("L", "L")  # siblings that were shown stay
+        assert view.count() >= 100
+
+
+async def test_selecting_a_folded_dataset_unfolds_its_siblings(source: Scenario) -> None:
+    outputs = [dataset(f"day-{number:03}", "tides") for number in range(40)]
+    source.rows_ = [dataset("tides"), *outputs]
+    async with driven(source, (100, 40)) as drive:
+        assert "▾ 30 more" in drive.text()
+        drive.datasets_pane.view.select(did("day-033"))
+        await drive.until(lambda: f"{MARK}◆ day-033" in drive.text())
+        assert "more" not in drive.text()

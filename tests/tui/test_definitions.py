@@ -378,6 +378,29 @@ class Terminal:
         os.write(self.end, text.encode())
 
 
+SOURCE = """\
+$schema: https://opendatafabric.org/schemas/source/v1alpha1/Source
+headers: {name: boats}
+spec:
+  ingress: {kind: FilesGlob, path: in/*.csv, order: ByName}
+  read: {kind: Csv, header: true, schema: {fields: [{name: x, type: int64}]}}
+"""
+
+
+async def test_source_outside_the_chain_is_edited_without_a_block(
+    workspace: Workspace, typist: Typist
+) -> None:
+    OpenWorkspace(workspace).add(SOURCE)
+    entry = workspace.resolve("boats")
+    head, writing = entry.dataset.head(), Writing(workspace, "boats")
+    typist.next('sed -i "s,in/,out/," "$file"')
+    assert await writing.edit("append") == "changed the source of boats"
+    assert "boats: change of its source" in writing.texts[0]
+    assert entry.dataset.head() == head
+    assert "fetch" in str(OpenWorkspace(workspace).detail(str(entry.id)).sections)
+    assert "outside the chain: not published" in str(OpenWorkspace(workspace).detail(str(entry.id)).sections)
+
+
 @pytest.mark.complete
 def test_the_editor_gets_the_complete_terminal_and_returns_it(source: Scenario, typist: Typist) -> None:
     typist.next("stty -a | grep -q ' icanon' && echo COOKED; read -r word; echo GOT $word; kill -INT 0; true")

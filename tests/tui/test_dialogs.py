@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pkgutil
+import threading
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from textual.app import ComposeResult
 from textual.screen import ModalScreen
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 import odf_tui
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
+from odf_engine.identity.did import DatasetId, KeyStore
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.sync.pull import clone_dataset
@@ -30,7 +35,7 @@ from odf_tui.features.definitions.manifest_dialogs import (
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
-from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog, TimeDialog
+from odf_tui.widgets.dialogs import ConfirmDialog, Dialog, TextDialog, TimeDialog
 from tests.sync.builders import as_repository, make_root
 from tests.tui.context import Fakes
 from tests.tui.haven import ROOT, did
@@ -76,6 +81,38 @@ async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Sc
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
         assert app.result is None
+
+
+def _files(source: Scenario) -> list[str]:
+    """Return the names of the folders of datasets, and of the keys."""
+    folders = (source.folder / ".odf" / name for name in ("datasets", "keys"))
+    return sorted(path.name for folder in folders for path in folder.iterdir())
+
+
+async def test_adding_datasets_shows_progress_and_escape_cancels_it(
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["boats", "ships", "ferries", "buoys"]
+    (source.folder / "many.yaml").write_text("---\n".join(ROOT.format(name=name) for name in names))
+    before = _files(source)
+    added, may_continue = [], threading.Event()
+
+    def wait(keys: KeyStore, dataset_id: DatasetId) -> None:
+        added.append(dataset_id)
+        if len(added) == 3:
+            may_continue.wait()
+
+    monkeypatch.setattr("odf_engine.workspace.workspace.mark_own", wait)
+    opened: Any = source
+    async with shown(AddManifestDialog(opened)) as (app, pilot):
+        app.screen.query_one(Input).value = "many.yaml"
+        await pilot.press("enter")
+        await until(pilot, lambda: "adding: 50 % · esc cancels" in app.text())
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
+        may_continue.set()
+        await until(pilot, lambda: _files(source) == before)
+    assert len(added) == 3
 
 
 async def test_questions_and_errors_are_shown_completely() -> None:
@@ -231,3 +268,39 @@ async def test_inputs_that_are_in_a_remote_are_pulled(tmp_path: Path) -> None:
     DefinitionsController(fakes.context).add_from_manifest()
     await fakes.host.stories()
     assert fakes.host.notices[-1][1] == "bad" and len(workspace.datasets()) == 2
+
+
+class _ReadingDialog(Dialog[None]):
+    """A dialog whose read ends after its widgets were removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = asyncio.Event()
+
+    def compose(self) -> ComposeResult:
+        closing = self.closing
+
+        class Slow(Static):
+            async def on_unmount(self) -> None:
+                closing.set()
+                await asyncio.sleep(0.1)
+
+        yield Static(id="result")
+        yield Slow()
+
+    def on_mount(self) -> None:
+        self.run_worker(self._read())
+
+    async def _read(self) -> None:
+        await self.closing.wait()
+        await asyncio.sleep(0.02)
+        self.query_one("#result", Static).update("read")
+
+
+async def test_dialog_that_is_closed_stops_its_reads_first() -> None:
+    dialog = _ReadingDialog()
+    async with shown(dialog) as (_, pilot):
+        await pilot.pause()
+        dialog.dismiss(None)
+        await until(pilot, lambda: not dialog.is_running)
+    assert dialog.closing.is_set()

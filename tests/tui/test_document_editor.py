@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from odf_engine.api import Alert, Check, CheckDefinition, CheckResult, Flow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
@@ -21,6 +22,7 @@ from odf_tui.features.automation.templates import (
     check_templates,
     flow_templates,
 )
+from odf_tui.widgets.dialogs import PickerDialog
 from tests.sync.builders import make_root
 from tests.tui.context import Fakes
 from tests.tui.waiting import until
@@ -59,11 +61,18 @@ def replace(app: WidgetApp, old: str, new: str) -> None:
     area.load_text(area.text.replace(old, new))
 
 
+async def choose_template(app: WidgetApp, pilot: Pilot[None], key: str) -> None:
+    """Choose the template of a new document in the list of templates, which is read first."""
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, PickerDialog))
+    await pilot.press(key)
+
+
 async def test_check_from_template_is_validated_tried_stored_and_edited(fakes: Fakes) -> None:
     assert fakes.state.row is not None
     async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
         await until(pilot, lambda: "no checks yet: press n" in app.text())
-        await pilot.press("n", "k")
+        await choose_template(app, pilot, "k")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         text = editor(app).text
         assert "target: my.rows" in text and "# columns: event_time, city, people" in text
@@ -121,14 +130,35 @@ async def test_check_whose_column_is_gone_says_so_in_the_list(fakes: Fakes) -> N
         await until(pilot, lambda: "unknown column 'town'" in app.text() and "press e to edit a" in flat(app))
 
 
+async def test_missing_column_of_a_query_is_found_while_typing(fakes: Fakes) -> None:
+    """Also of another dataset. What cannot be resolved without Spark is not reported."""
+    assert fakes.state.row is not None
+    async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
+        await until(pilot, lambda: "no checks yet: press n" in app.text())
+        await choose_template(app, pilot, "k")
+        await until(pilot, lambda: "valid; for my.rows" in app.text())
+        head = "headers: {name: a}\nspec:\n  target: my.rows\n  rules:\n    - kind: Sql\n      query: "
+        for query, problem in (
+            ("SELECT citi FROM new_rows", "line 6, column 14: unknown column 'citi' – did you mean city?"),
+            ("SELECT n.city FROM new_rows n JOIN my.rows r ON n.city = r.town", "unknown column 'town'"),
+            ("SELECT r.city, op, offset, current_date FROM my.rows AS r, new_rows n WHERE n.people > 1", ""),
+            ("SELECT explode(array(people)) AS each FROM as_at(my.rows, 'x') WHERE each > 1", ""),
+            ("WITH t AS (SELECT city AS c FROM new_rows) SELECT c FROM t GROUP BY c HAVING max(c) > ''", ""),
+        ):
+            editor(app).editor.load_text(f"{head}{query}\n")
+            await until(pilot, lambda problem=problem: (problem or "valid; for my.rows") in flat(app))
+            editor(app).editor.load_text("")
+            await until(pilot, lambda: "✓" not in app.text() and "unknown" not in app.text())
+
+
 async def test_unsaved_changes_are_discarded_only_after_a_question(fakes: Fakes) -> None:
     assert fakes.state.row is not None
     async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
-        await pilot.press("n", "s")
+        await choose_template(app, pilot, "s")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
-        await pilot.press("n", "s")
+        await choose_template(app, pilot, "s")
         await until(pilot, lambda: isinstance(app.screen, DocumentEditor))
         editor(app).editor.move_cursor((6, 4))
         await pilot.press("end", "enter", "x", "escape", "n")
@@ -163,12 +193,21 @@ def test_templates_are_valid_for_names_that_need_quotes(fakes: Fakes) -> None:
 async def test_flow_from_template_is_stored_accepted_and_stays_paused_when_edited(fakes: Fakes) -> None:
     async with shown(FlowsScreen(fakes.context)) as (app, pilot):
         await until(pilot, lambda: "no flows yet: press n" in app.text())
-        await pilot.press("n", "d")
+        await choose_template(app, pilot, "d")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         replace(app, "0 6 * * *", "0 26 * * *")
         await until(pilot, lambda: "'0 26 * * *' is not a cron expression" in flat(app))
         assert "line 5, column 30" in flat(app)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: editor(app).editor.cursor_location[0] == 4)
         replace(app, "0 26 * * *", "0 7 * * *")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "1. ✗ Pull: my.rows has no source to pull from" in flat(app))
+        await until(pilot, lambda: "next runs: 20" in flat(app))
+        replace(app, "kind: Pull", "kind: Verify")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "1. odf verify my.rows" in flat(app))
+        assert not documents(fakes, Flow).stamps()
         text = editor(app).text
         await pilot.press("ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, FlowsScreen) and "active" in app.text())
@@ -188,7 +227,7 @@ async def test_flow_from_template_is_stored_accepted_and_stays_paused_when_edite
         await until(pilot, lambda: flows.store.states()["rows-daily"].requested)
         flows.close()
 
-        await pilot.press("n", "d")
+        await choose_template(app, pilot, "d")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         replace(app, "rows-daily-2", "rows-daily")
         await pilot.press("ctrl+s")
@@ -198,7 +237,7 @@ async def test_flow_from_template_is_stored_accepted_and_stays_paused_when_edite
 async def test_alert_from_template_sends_a_test_message(fakes: Fakes) -> None:
     async with shown(AlertsScreen(fakes.context), (120, 30)) as (app, pilot):
         await until(pilot, lambda: "no alerts yet: press n" in app.text())
-        await pilot.press("n", "w")
+        await choose_template(app, pilot, "w")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         replace(app, "https://hooks.example.com/odf", "http://127.0.0.1:9/odf")
         await pilot.press("ctrl+s")
@@ -214,7 +253,7 @@ async def test_alert_from_template_sends_a_test_message(fakes: Fakes) -> None:
         await until(pilot, lambda: "invalid secret: fewer than 16 characters" in app.text())
         await pilot.press("s", "enter")
         await until(pilot, lambda: "incomplete" not in app.text())
-        await pilot.press("n", "o")
+        await choose_template(app, pilot, "o")
         await until(pilot, lambda: "kind: Terminal" in app.text())
         await pilot.press("ctrl+s")
         await until(pilot, lambda: "open workstations" in app.text())

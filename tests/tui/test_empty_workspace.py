@@ -7,11 +7,13 @@ that was inferred from a CSV file, and ``graph-80x24-columns`` the dialog that s
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from odf_engine.api.model import DatasetRow
 from odf_engine.api.samples import make_demo
 from odf_engine.errors import Conflict
 from odf_engine.ingest.inference.file_manifest import suggest_name
@@ -23,12 +25,14 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.app import Workstation
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import DataFileDialog
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.saved_session import TOUR
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
+from tests.tui.conftest import Driven
 from tests.tui.context import Fakes
 from tests.tui.data_files import infer_manifest
 from tests.tui.scripted_worker import Scenario
@@ -37,6 +41,25 @@ from tests.tui.test_datasets import SIZES, compare
 from tests.tui.test_golden_screens import resize
 
 CSV = "id,plz,when,amount\n1,01234,2024-01-01T10:00:00Z,1.5\n2,80331,2024-01-02T11:00:00Z,\n"
+
+
+async def test_workspace_is_not_called_empty_before_it_was_read(
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, rows = threading.Event(), source.datasets()
+
+    def read() -> list[DatasetRow]:
+        may_read.wait()
+        return rows
+
+    monkeypatch.setattr(source, "datasets", read)
+    app = Workstation(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        drive = Driven(app, pilot, source)
+        await drive.until(lambda: "reading the datasets" in drive.text())
+        assert "No datasets yet" not in drive.text() and " 0 datasets" not in drive.text()
+        may_read.set()
+        await drive.until(lambda: rows[0].name in drive.text())
 
 
 @pytest.mark.app

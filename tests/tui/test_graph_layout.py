@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_tui.text.graph_layout import Layout, LineSegments, draw_layout, lay_out, plan_layout
+from odf_tui.text.graph_layout import Layout, LineSegments, draw_layout, lay_out, measure_columns, plan_layout
 from tests.call_count import max_calls
 
 _ARMS = {
@@ -133,14 +133,33 @@ def test_extra_cells_of_labels_are_aligned(
     widths, edges = graph
     plans = plan_layout(widths, edges)
     plain, wide = draw_layout(plans, widths), draw_layout(plans, widths, extra)
-    assert wide.width == plain.width_with(extra)
-    assert wide.width_with(0) == plain.width
+    parts = [measure_columns([plan], widths) for plan in plans]
+    assert plain.width == max(part.width_with(0) for part in parts)
+    assert wide.width == max(part.width_with(extra) for part in parts)
     assert {node: place.y for node, place in wide.positions.items()} == {
         node: place.y for node, place in plain.positions.items()
     }
     for node, place in wide.positions.items():
         assert place.width >= widths[node] + extra
         assert not wide.line(place.y)[place.x : place.x + place.width].strip()
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(), st.integers(1, 20))
+def test_columns_of_all_parts_are_aligned(
+    graph: tuple[dict[str, int], list[tuple[str, str]]], extra: int
+) -> None:
+    widths, edges = graph
+    plans = plan_layout(widths, edges)
+    aligned = draw_layout(plans, widths, extra, aligned=True)
+    columns = measure_columns(plans, widths)
+    assert aligned.width == columns.width_with(extra)
+    for place in aligned.positions.values():
+        assert place.x == columns.starts[place.layer] + place.layer * extra
+        assert place.width == columns.widths[place.layer] + extra
+    assert _read_edges(aligned, {node: place.width for node, place in aligned.positions.items()}) == set(
+        edges
+    )
 
 
 @settings(max_examples=60, deadline=None)

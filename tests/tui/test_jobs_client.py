@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,9 @@ from msgspec.structs import replace
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.definition import Validate
 from odf_engine.worker.protocol import Failure, JobProgress, JobState
-from odf_tui.services.jobs_client import JobsClient, LeftRunning
+from odf_tui.services.jobs_client import JobsClient, LeftRunning, progress_text
 from odf_tui.state.app_state import AppState
-from odf_tui.widgets.dialogs import JobProgressDialog
+from odf_tui.widgets.dialogs import ProgressDialog
 from tests.tui.scripted_worker import Scenario, progress
 from tests.tui.widget_app import WidgetApp, shown
 from tests.waiting import wait_until_async
@@ -29,7 +30,7 @@ class Client:
         self.source, self.state = source, AppState()
         self.state.load_jobs(*source.jobs())
 
-        async def ask(dialog: JobProgressDialog) -> Any:
+        async def ask(dialog: ProgressDialog) -> Any:
             answer()
             if answer.key:
                 return answer.key
@@ -125,7 +126,8 @@ class Running:
         source.changed(job)
         self.state.load_jobs(*source.jobs())
         self.state.apply_events([JobProgress(job.id, progress(1200))])
-        self.dialog = JobProgressDialog("Validating", self.state.jobs, job.id, self.end.wait, leaves=leaves)
+        text = partial(progress_text, self.state.jobs, job.id)
+        self.dialog = ProgressDialog("Validating", text, self.end.wait, leaves=leaves)
 
 
 async def until(app: WidgetApp, result: str) -> None:
@@ -147,7 +149,7 @@ async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: Scenari
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("question_mark")
-        assert "cancel the job" in app.text() and app.screen is not running.dialog
+        assert "cancel the operation" in app.text() and app.screen is not running.dialog
         running.end.set()
         await pilot.pause()
         assert app.result is None

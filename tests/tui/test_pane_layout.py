@@ -255,3 +255,40 @@ def test_a_later_theme_setting_overrides_the_chosen_theme() -> None:
 def test_a_deleted_workspace_is_not_created_again(tmp_path: Path) -> None:
     saved_session.save_layout(tmp_path / "deleted", saved_session.encode_layout(SavedLayout()))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.app
+async def test_the_datasets_get_the_height_of_their_content(source: Scenario) -> None:
+    async with driven(source, (120, 36)) as drive:
+        graph, data = drive.datasets_pane, drive.data_pane
+        assert graph.size.height == drive.graph.count() + 1  # with a scroll bar
+        assert drive.blocks_pane.size.height > graph.size.height
+        assert data.size.height > 2 * graph.size.height
+        height = graph.size.height
+        await drive.press("L")
+        assert graph.size.height > height
+        before = graph.region
+        await drive.press("slash", "=air")  # nothing jumps during typing
+        assert graph.region == before
+        await drive.press("escape")
+        # Sizes that the user chooses win.
+        await drive.press("3", "plus")
+        assert data.size.height > 34 - before.height - 2
+        await drive.press("1", "plus", "plus", "plus", "plus", "plus")
+        assert graph.size.height > 13
+        assert graph.size.height == drive.blocks_pane.size.height
+        await drive.press("equals_sign")
+        assert graph.region == before
+
+
+@pytest.mark.app
+async def test_wide_screens_always_show_the_details(source: Scenario) -> None:
+    async with driven(source, (200, 50)) as drive:
+        assert drive.datasets_pane.card.display
+        await drive.press("L")
+        card = drive.datasets_pane.card
+        assert card.display and card.region.x > drive.graph.region.x
+        assert drive.graph.row is not None
+        assert drive.graph.row.name in "".join(text for text, _ in card.source_lines[0])
+        await drive.resize(160, 50)
+        assert not card.display or card.region.x == drive.graph.region.x + 1

@@ -306,7 +306,8 @@ def traced_row(source: Scenario, on_screen: Callable[[TraceScreen], Target | Non
     """A context in which the sixth row of the days is under the cursor, on the column pm25."""
     fakes = Fakes(source, "air-by-day", answers=[on_screen, *answers])
     view = SimpleNamespace(cursor=5, column=5, count=lambda: 240)
-    fakes.host.widgets[DataPane] = SimpleNamespace(window=source.rows(DAYS), view=view, front_view=None)
+    pane = SimpleNamespace(window=source.rows(DAYS), view=view, front_view=None, time_view=None)
+    fakes.host.widgets[DataPane] = pane
     return fakes
 
 

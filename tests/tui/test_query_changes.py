@@ -29,7 +29,7 @@ from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_po
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.job_text import job_outcome
-from odf_tui.widgets.dialogs import DecisionDialog, JobProgressDialog
+from odf_tui.widgets.dialogs import DecisionDialog, ProgressDialog
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.haven import did
@@ -73,7 +73,7 @@ def test_query_position_is_mapped_to_its_manifest_position() -> None:
 
 async def end_job(drive: Driven, state: JobState, **fields: object) -> None:
     """End the job that the progress dialog shows, and wait until the dialog is closed."""
-    await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
+    await drive.until(lambda: isinstance(drive.app.screen, ProgressDialog))
     dialog = drive.app.screen
     job = drive.source.known[-1]
     drive.source.link.tell(drive.source.changed(replace(job, state=state, **fields)))
@@ -112,7 +112,7 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         assert "a adds it without validation" in drive.text()
         await drive.pilot.press("e")
         await drive.until(lambda: len(source.link.submitted) == 2)
-        await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
+        await drive.until(lambda: isinstance(drive.app.screen, ProgressDialog))
         await drive.pilot.press("escape")  # stops the validation
         await drive.until(lambda: source.link.cancelled)
         stopped = replace(source.known[-1], state=JobState.cancelled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,13 +13,18 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from odf_engine.api import workspace as api
 from odf_engine.api.model import DatasetRow, NamedUrl, Remote
+from odf_engine.derive.verify.model import EngineReport, IntegrityFinding, OriginReport
 from odf_engine.errors import OdfError
-from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.remotes import Search, SearchResult
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.worker.protocol import Failure, Job, JobState
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
+    ChosenDatasets,
     ListedDataset,
     RepositoryBrowser,
     filter_by_words,
@@ -27,6 +33,7 @@ from odf_tui.features.sharing.repository_browser import (
 from odf_tui.state.job_book import JobBook
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.call_count import max_calls
+from tests.sync.builders import make_root
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
 from tests.tui.haven import dataset, did
@@ -147,10 +154,11 @@ async def test_marked_datasets_are_chosen_together() -> None:
         await until_shown(app, pilot, "4 datasets")
         await pilot.press("plus", "plus", "plus", "up", "plus", "plus")
         await until_shown(app, pilot, "3 marked")
-        await pilot.press("enter")
+        await pilot.press("ctrl+y")
         await until_closed(app, pilot)
-    assert [each.name for each in app.result] == ["visits", "wards", "harbour.tides"]
-    assert [each.local.name if each.local else "" for each in app.result] == ["", "my-wards", ""]
+    assert app.result.verifies
+    assert [each.name for each in app.result.datasets] == ["visits", "wards", "harbour.tides"]
+    assert [each.local.name if each.local else "" for each in app.result.datasets] == ["", "my-wards", ""]
     assert searches.cancelled == []
 
 
@@ -220,19 +228,22 @@ async def test_thousands_of_datasets_are_filtered_quickly() -> None:
 
 async def browse(source: Scenario, *answers: object) -> Fakes:
     """Run the action that pulls new datasets from repositories and addresses."""
-    fakes = Fakes(source, answers=answers)
+    results = {Pull: lambda pull: PullResult(name=pull.alias, url=pull.url)}
+    fakes = Fakes(source, answers=answers, results=results)
     SharingController(fakes.context).browse()
     await fakes.host.stories()
     assert not fakes.host.answers
     return fakes
 
 
-def choose(*datasets: dict[str, Any], rows: Sequence[DatasetRow] = ()) -> Callable[[object], object]:
+def choose(
+    *datasets: dict[str, Any], rows: Sequence[DatasetRow] = (), verifies: bool = False
+) -> Callable[[object], object]:
     """Return an answer that chooses datasets in the browser."""
 
-    def answer(dialog: object) -> Sequence[ListedDataset]:
+    def answer(dialog: object) -> ChosenDatasets:
         assert isinstance(dialog, RepositoryBrowser)
-        return found_by_search(datasets, list(rows))
+        return ChosenDatasets(found_by_search(datasets, list(rows)), verifies)
 
     return answer
 
@@ -275,6 +286,55 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: Scenario) -> N
     assert [request.alias for request in fakes.jobs.requests] == ["visits", "visits-2"]
 
 
+async def test_chosen_datasets_are_pulled_and_verified(source: Scenario) -> None:
+    add_repositories(source)
+    tides, daily = "harbour.tides", "air-by-day"
+    report = VerifyResult(
+        name=tides, head="f1620aa", valid=True, blocks=12, slices=5, intact=True,
+        origins=[OriginReport(id="did", records=48210)],
+        engines=[EngineReport("spark", "4.0", "4.0", 3, 90)], transforms=3,
+    )  # fmt: skip
+    results: dict[type, Any] = {
+        Pull: lambda pull: PullResult(name=tides if pull.alias == "visits" else daily, url=pull.url),
+        Verify: report,
+    }
+
+    async def pull_and_verify(*chosen: dict[str, Any], names: Sequence[object] = ()) -> Fakes:
+        answers = [pick("all"), choose(*chosen, verifies=True), *names]
+        fakes = Fakes(source, answers=answers, results=results)
+        SharingController(fakes.context).browse()
+        await fakes.host.stories()
+        return fakes
+
+    rows = {row.name: row.id for row in source.datasets()}
+    fakes = await pull_and_verify(VISITS, names=["visits"])
+    visits = Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits")
+    assert fakes.jobs.requests == [visits, Verify(rows[tides])]
+    valid = (
+        "harbour.tides: valid (12 blocks, 48 210 rows in 5 slices, hashes match, "
+        "3 transactions with 90 rows replayed by spark 4.0)"
+    )
+    assert fakes.host.notices == [(valid, "good")]
+    # The worst verdict is shown, with the block; a pull that failed too.
+    bad = replace(
+        report, name=daily, valid=False, head=None, intact=False,
+        findings=[IntegrityFinding("slice-hash", "f1620bb", "other bytes")],
+    )  # fmt: skip
+    results[Verify] = lambda verify: bad if verify.dataset == rows[daily] else report
+    fakes = await pull_and_verify(VISITS, WARDS)
+    assert fakes.host.notices == [
+        (
+            "air-by-day: INVALID (12 blocks, 5 slices, 3 transactions with 90 rows "
+            "replayed by spark 4.0): 1 finding; slice-hash: block f1620bb: other bytes; 1 more valid",
+            "bad",
+        )
+    ]
+    results[Pull] = OdfError("no access", hint="log in")
+    fakes = await pull_and_verify(VISITS, WARDS)
+    assert [type(request) for request in fakes.jobs.requests] == [Pull, Pull]
+    assert fakes.host.notices == [("pull visits: no access – log in", "bad")]
+
+
 async def test_repositories_are_added_and_removed(source: Scenario) -> None:
     url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "unsupported URL"})
     name = type_in("lake", wrong={"my lake": "invalid name: use letters"})
@@ -308,6 +368,39 @@ async def test_a_typed_address_is_pulled(source: Scenario) -> None:
     assert fakes.jobs.requests == [Pull(dataset=here.id, url=f"{BASE}visits/")]
     # Without an address or a name the choice of repositories opens again.
     fakes = await browse(source, pick("address"), None, pick("address"), typed, None, None)
+    assert fakes.jobs.requests == []
+
+
+async def test_the_datasets_of_a_crate_are_pulled_from_its_path(
+    source: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Workspace.init(tmp_path / "publisher")
+    make_root(folder, "city.people", slices=1)
+    crate = tmp_path / "city" / "people.zip"
+    crate.parent.mkdir()
+    api.open(folder.folder)["city.people"].write_crate(crate, with_data=True)
+    (tmp_path / "other.zip").write_bytes(b"no archive")
+    monkeypatch.chdir(tmp_path)
+
+    fakes = await browse(source, pick("address"), type_in("city/people.zip"))
+    (request,) = fakes.jobs.requests
+    assert request == Pull(
+        dataset=request.url, url=request.url, alias="city.people", crate=f"{crate.as_uri()}#city.people"
+    )
+    assert fakes.jobs.remarks == [", from city/people.zip"]
+    assert not Path(request.url.removeprefix("file://")).exists()  # it was unpacked until the job ended
+
+    fakes = await browse(source, pick("address"), type_in("other.zip"))
+    assert fakes.jobs.requests == []
+    assert "other.zip" in fakes.host.last_notice and "archive" in fakes.host.last_notice
+
+    make_root(Workspace(source.folder), "city.people")  # a different dataset
+    address, name = pick("address"), type_in("people", proposed="city.people")
+    fakes = await browse(source, address, type_in("city/people.zip"), name)
+    assert [(request.alias, request.crate) for request in fakes.jobs.requests] == [
+        ("people", f"{crate.as_uri()}#city.people")
+    ]
+    fakes = await browse(source, address, type_in("city/people.zip"), None, None)
     assert fakes.jobs.requests == []
 
 

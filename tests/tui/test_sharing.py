@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from odf_engine.api.model import DatasetRow, Relation, Remote
 from odf_engine.errors import OdfError
+from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.push import Push, PushResult
+from odf_engine.jobs.push import Push, PushedInput, PushResult
 from odf_engine.jobs.remotes import Compare, CompareResult, RemoteProblem, RemoteRelation
 from odf_engine.net.urls import short_url
 from odf_engine.worker.protocol import (
@@ -27,6 +28,7 @@ from odf_engine.worker.protocol import (
     Sample,
     Samples,
 )
+from odf_engine.workspace.remotes import DatasetRemotes, RemoteStatus
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.dataset_actions import DatasetActionsController
@@ -245,30 +247,50 @@ async def test_push_offers_writable_repositories(source: Scenario) -> None:
 async def test_push_offers_to_push_inputs_first(source: Scenario) -> None:
     lake = "s3://lake/odf/"
     with_remotes(source)
-    days = did("visits-by-day")
+    days, heads = did("visits-by-day"), {each.name: each.head for each in source.datasets()}
+    results: dict[type, Any] = {Push: PushResult(status="updated", blocks=3, label="lake/x")}
 
     async def push_days(*answers: object) -> Fakes:
-        fakes = Fakes(source, "visits-by-day", answers=[pick(f"{lake}visits-by-day/"), *answers])
+        offered = [pick(f"{lake}visits-by-day/"), *answers]
+        fakes = Fakes(source, "visits-by-day", answers=offered, results=results)
         SharingController(fakes.context).push()
         await fakes.host.stories()
         assert not fakes.host.answers
         return fakes
 
-    question = "visits-by-day: the repository does not have the newest blocks of its inputs"
+    question = "visits-by-day: the repository lacks the newest blocks of 1 input"
     fakes = await push_days(pick("inputs", title=question))
     assert [choice.title for choice in fakes.host.dialogs[-1].find_choices("")] == [
-        "push 1 input first: visits", "push visits-by-day only",
+        "push inputs first: visits", "push only visits-by-day",
     ]  # fmt: skip
-    both = [Push(dataset=did("visits"), url=f"{lake}visits/"), Push(days, f"{lake}visits-by-day/")]
-    assert fakes.jobs.requests == both
-    assert (await push_days(pick("alone"))).jobs.requests == both[1:]
+    alone = [Push(days, f"{lake}visits-by-day/")]
+    needed = [PushedInput(did("visits"), f"{lake}visits/", heads["visits"])]
+    assert fakes.jobs.requests == [
+        Push(did("visits"), f"{lake}visits/"), replace(alone[0], inputs=needed),
+    ]  # fmt: skip
+    assert fakes.host.notices == [("pushed to lake: visits, visits-by-day", "good")]
+    assert (await push_days(pick("alone"))).jobs.requests == alone
     assert (await push_days(None)).jobs.requests == []
-    # The repository has the same blocks, or somebody else publishes the input: nothing is asked.
-    there = Remote(url=f"{lake}visits/", label="lake/visits", push=True, relation="equal")
-    with_remotes(source, there)
-    assert (await push_days()).jobs.requests == both[1:]
-    with_remotes(source, hospital())
-    assert (await push_days()).jobs.requests == both[1:]
+    results[Push] = lambda push: OdfError("no access", hint="log in") if not push.inputs else PushResult()
+    assert (await push_days(pick("inputs"))).host.notices == [
+        ("not pushed to lake: visits; visits: no access – log in; pushed: visits-by-day", "bad")
+    ]
+    # The repository has the same blocks, or the input comes from it: nothing is asked.
+    status = RemoteStatus(
+        url=f"{lake}visits/", relation="equal", ours=0, theirs=0, common=None, our_head=heads["visits"],
+        their_head=heads["visits"], at=AT,
+    )  # fmt: skip
+    source.remotes.record_status(DatasetId.parse(did("visits")), status, "push")
+    assert (await push_days()).jobs.requests == alone
+    source.remotes.set(DatasetId.parse(did("visits")), DatasetRemotes(pull=[f"{lake}elsewhere/"]))
+    assert (await push_days()).jobs.requests == alone
+    source.remotes.remove("lake")
+    typed = "s3://lake/odf/visits-by-day/"
+    fakes = Fakes(source, "visits-by-day", answers=[pick("typed"), type_in(typed)])
+    SharingController(fakes.context).push_to_address()
+    await fakes.host.stories()
+    assert fakes.jobs.requests == alone
+    assert f"the inputs of visits-by-day have no address: {typed} is in no repo" in fakes.jobs.remarks[0]
 
 
 async def test_push_accepts_a_typed_address(source: Scenario) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from odf_tui.services.terminal_driver import TerminalDriver
+from tests.tui.terminal_screen import TerminalScreen
 from tests.waiting import read_until, wait_until
 
 _SCREEN = b"\x1b[?1049h"
@@ -119,6 +120,21 @@ def test_a_suspended_program_leaves_the_terminal_until_it_continues(viewer: Term
     viewer.until(b"Basel")
     viewer.press(b"q")
     assert viewer.exit_code() == 0
+
+
+def test_a_program_that_continues_paints_the_complete_screen(viewer: Terminal) -> None:
+    viewer.press(b"\x1a")
+    os.waitpid(viewer.process, os.WUNTRACED)
+    os.kill(viewer.process, signal.SIGCONT)
+    viewer.until(b"Basel")
+    viewer.press(b"q")
+    assert viewer.exit_code() == 0
+    start, end = viewer.output.rindex(_SCREEN), viewer.output.rindex(b"\x1b[?1049l")
+    screen = TerminalScreen(80, 24)
+    screen.feed(viewer.output[start:end].decode())
+    lines = ["".join(cell[0] for cell in line) for line in screen.cells]
+    assert all(len(line) == 80 for line in lines)
+    assert any("Bern" in line for line in lines)
 
 
 def test_a_light_terminal_gets_the_light_theme(viewer: Terminal) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from odf_engine.api import Timestamp
 from odf_engine.api import text as api_text
 from odf_engine.jobs.base import JobRequest
 from odf_engine.worker.protocol import Event, JobProgress, JobState, Request
@@ -83,6 +84,23 @@ def test_times_are_formatted_in_the_configured_zone(monkeypatch: pytest.MonkeyPa
         time.tzset()
 
 
+def test_age_is_relative_for_a_week_and_a_day_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Timestamp.parse("2024-03-10T12:00:00Z")
+    monkeypatch.setattr(Timestamp, "now", lambda: now)
+    ages = {
+        "2024-03-10T11:59:01Z": "just now",
+        "2024-03-10T11:58:00Z": "2 min ago",
+        "2024-03-10T11:00:00Z": "1 h ago",
+        "2024-03-09T12:00:00Z": "1 day ago",
+        "2024-03-03T12:00:01Z": "6 days ago",
+        "2024-03-03T12:00:00Z": "2024-03-03",
+        "2024-03-10T12:05:00Z": "2024-03-10",
+        "": "",
+    }
+    assert {time: format.format_age(time) for time in ages} == ages
+    assert max(map(len, ages.values())) <= format.AGE_WIDTH
+
+
 @given(st.text())
 def test_control_characters_are_never_printed(text: str) -> None:
     shown = api_text.printable(text)
@@ -100,6 +118,11 @@ def test_clipped_text_has_its_width(text: str, width: int) -> None:
 def test_shortened_names_keep_both_ends() -> None:
     assert format.ellipsize_middle("port-haven.air-readings", 12) == "port-h…dings"
     assert format.ellipsize_middle("short", 12) == "short"
+    assert format.shorten_name("port-haven.air", 14) == "port-haven.air"
+    assert format.shorten_name("port-haven.smoke-and-breath", 18) == "…smoke-and-breath"
+    assert format.shorten_name("port-haven.smoke-and-breath", 12) == "port-h…reath"
+    assert format.shorten_name("SELECT a.b FROM port-haven.air-…", 20) == "SELECT a.b FROM por…"
+    assert format.shorten_name("SELECT 1", 20) == "SELECT 1"
 
 
 def test_lines_are_wrapped_between_words() -> None:

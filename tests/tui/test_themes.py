@@ -77,7 +77,7 @@ def pairs(theme: Theme) -> dict[str, Pair]:
     found: dict[str, Pair] = {}
     for ground in ("base", "bar"):
         for whole in ("", "idle", "cursor"):
-            for name in palette.keys() - {"rule"} if whole != "cursor" else [""]:
+            for name in palette.keys() - {"rule", "below"} if whole != "cursor" else [""]:
                 drawn = palette.mix(ground, whole, name)
                 assert drawn.color is not None
                 assert drawn.bgcolor is not None
@@ -126,6 +126,32 @@ def test_every_theme_has_enough_contrast_with_16_colours(name: str, sixteen: str
 def test_the_contrast_theme_has_high_contrast() -> None:
     for colours in (2**24, 256):
         assert too_close(themes.load("contrast"), colours, least=7) == []
+
+
+@pytest.mark.parametrize("colours", [2**24, 256])
+@pytest.mark.parametrize("name", [name for name in themes.names() if name != themes.FEW_COLOURS])
+def test_the_selection_differs_from_the_screen_and_from_other_panes(name: str, colours: int) -> None:
+    palette = themes.palette(themes.load(name))
+
+    def drawn(style: str) -> ColorTriplet:
+        colour = palette[style].bgcolor
+        assert colour is not None
+        return as_drawn(colour, colours)
+
+    assert contrast(drawn("cursor"), drawn("base")) >= 3
+    assert contrast(drawn("cursor"), drawn("idle")) >= 2
+    ink = palette["cursor"].color
+    assert ink is not None
+    assert contrast(as_drawn(ink, colours), drawn("cursor")) >= 4.5
+
+
+@pytest.mark.parametrize("name", themes.names())
+def test_the_mark_of_the_selection_shows_the_focus(name: str) -> None:
+    palette = themes.palette(themes.load(name))
+    marks = [palette.mix("base", line, mark) for line, mark in (("cursor", "mark"), ("idle", "idle-mark"))]
+    assert not any(mark.reverse or mark.underline for mark in marks)
+    assert marks[0].color != marks[1].color
+    assert {mark.bgcolor for mark in marks} == {palette["base"].bgcolor}
 
 
 @pytest.mark.parametrize("name", themes.names())
@@ -302,9 +328,12 @@ DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮�
 def hard_to_read(drive: Driven, colours: int) -> list[str]:
     """Return everything on the screen with too little contrast: text below 4.5, lines and bars below 3."""
     found: list[str] = []
+    dimmed = drive.app.palette["below"] if drive.app.screen is not drive.bench else None
     for y, strip in enumerate(drive.app.screen._compositor.render_strips()):
         for text, style, _ in strip:
             if not text.strip() or style is None or style.color is None or style.bgcolor is None:
+                continue
+            if style == dimmed:
                 continue
             value = contrast(as_drawn(style.color, colours), as_drawn(style.bgcolor, colours))
             if value < (3 if DRAWN.issuperset(text.replace(" ", "")) else 4.5):
@@ -361,3 +390,25 @@ async def test_themes_are_readable_and_exchanged_while_running(
             drive.app.theme = name
             await drive.pilot.pause()
         assert isinstance(drive.app.screen, Workbench)
+
+
+@pytest.mark.app
+@pytest.mark.usefixtures("many_colours")
+@pytest.mark.parametrize("name", ["tide", themes.FEW_COLOURS])
+async def test_the_screen_below_a_dialog_is_dimmed(source: Scenario, name: str) -> None:
+    async with driven(source, (120, 36)) as drive:
+        assert drive.app.use_theme(name)
+        await drive.press("3")
+
+        def status() -> list[Style | None]:
+            strips = drive.app.screen._compositor.render_strips()
+            return [style for text, style, _ in strips[-2] if text.strip()]
+
+        bright = status()
+        dimmed = drive.app.palette["below"]
+        assert dimmed not in bright
+        await drive.press("question_mark")
+        assert set(status()) == {dimmed}
+        assert dimmed.dim or dimmed.color == RichColor.parse("#5a6c7f")
+        await drive.press("escape")
+        assert status() == bright

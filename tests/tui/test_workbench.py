@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
@@ -15,6 +18,8 @@ from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.panes.blocks.view import PAGE
 from odf_tui.state.model import Health, sort_by_dependency
 from odf_tui.state.saved_session import TOUR, SavedLayout, encode_layout, save_layout
+from odf_tui.widgets.dialogs import ProgressDialog
+from odf_tui.widgets.line_view import MARK
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.haven import AIR, STATIONS, TIDES, append, create_root, dataset, did
@@ -28,6 +33,29 @@ async def show_datasets(drive: Driven, *rows: object) -> None:
     await drive.press("1", "r")
     await drive.until(lambda: drive.rows == drive.source.rows_)
     await drive.settle()
+
+
+@pytest.mark.app
+async def test_a_long_function_shows_its_progress_and_can_be_cancelled(source: Scenario) -> None:
+    results: list[int | None] = []
+
+    def work(reporter: Reporter) -> int:
+        reporter.phase("unpack")
+        while True:
+            reporter.raise_if_cancelled()
+            time.sleep(0.01)
+
+    async with driven(source, (80, 24)) as drive:
+
+        async def run() -> None:
+            results.append(await drive.bench.run_shown("Checking the crate", lambda _: 7))
+            results.append(await drive.bench.run_shown("Checking the crate", work))
+
+        drive.bench.start(run())
+        await drive.until(lambda: isinstance(drive.app.screen, ProgressDialog))
+        await drive.until(lambda: "Checking the crate" in drive.text() and "unpack" in drive.text())
+        await drive.press("escape")
+        await drive.until(lambda: results == [7, None])
 
 
 @pytest.mark.app
@@ -328,3 +356,21 @@ async def test_the_tour_shows_a_hint_until_its_action_was_performed(source: Scen
         await drive.press("escape")
         assert "tour" not in drive.text()
         assert drive.bench.collect_layout().tour == []
+
+
+async def test_cursor_of_the_terminal_is_on_the_selected_line(source: Scenario) -> None:
+    async with driven(source, (160, 50)) as drive:
+
+        def cell() -> tuple[int, str]:
+            x, y = drive.app.cursor_position
+            line = drive.text().splitlines()[y]
+            return y, line[x : x + 30]
+
+        await drive.press("j")
+        await drive.until(lambda: cell()[1].startswith(MARK))
+        selected = drive.app.bench.state.row
+        assert selected is not None and selected.name in cell()[1]
+        for keys in (["L"], ["2", "j"], ["3", "j"], ["4", "j"], ["1", "comma"], ["j"]):
+            before = cell()
+            await drive.press(*keys)
+            await drive.until(lambda before=before: cell() != before and cell()[1].startswith(MARK))

@@ -37,7 +37,7 @@ def test_worker_module_imports_neither_spark_nor_arrow():
 def test_requests_of_jobs_import_no_engine():
     loaded = loaded_by("odf_engine.jobs")
     assert "odf_engine.jobs.pull" in loaded
-    packages = ("chain", "derive.run", "engines", "ingest", "rows", "spark", "sync", "workspace")
+    packages = ("chain", "derive.run", "engines", "ingest", "rows.", "spark", "sync", "workspace")
     unwanted = tuple(f"odf_engine.{package}" for package in packages)
     assert not [name for name in loaded if name.startswith(unwanted)]
 

@@ -55,11 +55,10 @@ from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import (
     BuildProjection,
     ComputeStatistics,
-    PinnedBlock,
     ProjectionResult,
     StatisticsResult,
 )
-from odf_engine.rows.as_at import PinnedVersion
+from odf_engine.rows import PinnedVersion
 from odf_engine.rows.diff import ColumnChange, DiffColumn, Difference
 from odf_engine.worker.job_log import JobLog, JobLogReader
 from odf_engine.worker.protocol import Job, JobState, Request
@@ -147,7 +146,7 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     (
         Query("SELECT 1"),
         QueryResult(
-            "SELECT 1", [PinnedBlock("did:odf:x", "ports", "f16", 7, AT, 6, True)],
+            "SELECT 1", [PinnedVersion("did:odf:x", "ports", "f16", 7, AT, 6, True)],
             [ResultColumn("n", "BIGINT")], {"kind": "QueryProof", "content": {"rows": 1}}, 0.25, "", "/x.csv",
             1, True,
         ),
@@ -188,7 +187,7 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     (ComputeStatistics("x"), StatisticsResult("ports", 7), "name rows"),
     (
         BuildProjection("x"),
-        ProjectionResult("ports", ["n"], 3, 7, "/x", PinnedBlock("x", "ports", "f16", 7, AT, None, True)),
+        ProjectionResult("ports", ["n"], 3, 7, "/x", PinnedVersion("x", "ports", "f16", 7, AT, None, True)),
         "name key rows of file pin",
     ),
     (
@@ -242,7 +241,6 @@ def test_nested_values_keep_their_keys() -> None:
     def keys(value: object) -> list[str]:
         return list(msgspec.to_builtins(value))
 
-    assert keys(PinnedBlock()) == keys(VERSIONS[0])
     assert keys(AppendedEvent()) == ["title", "lines"]
     assert keys(IntegrityFinding("", "", "")) == ["kind", "block", "message"]
     assert keys(ProofFinding()) == ["kind", "message", "hint"]

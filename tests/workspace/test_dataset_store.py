@@ -43,6 +43,7 @@ from odf_engine.identity.ownership_proof import list_proof_files
 from odf_engine.ingest.merge.merge_strategy import repeats_stored_rows
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
+from odf_engine.mirror.heads_list import finish_all
 from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
 from odf_engine.rows.scan import Scan
@@ -68,6 +69,7 @@ def machines(tmp_path: Path, url: str) -> tuple[Workspace, Workspace]:
 def again(workspace: Workspace) -> Workspace:
     """Open the workspace as a later command does, for which the store was read long ago."""
     workspace.close()
+    finish_all()  # the earlier commands of this machine have ended
     for path in (
         *(workspace.odf / "cache").glob("store*.json"),
         *workspace.odf.glob("datasets/*/info/store.json"),
@@ -521,7 +523,7 @@ def test_slices_of_running_jobs_are_not_evicted(
     origin = entry.dataset.origin
     assert isinstance(origin, DatasetMirror)
     monkeypatch.setattr(
-        origin._store, "config", replace(a.config, store=replace(a.config.store, cache_bytes=0))
+        origin.store, "config", replace(a.config, store=replace(a.config.store, cache_bytes=0))
     )
     now = time.time()
     with job_scratch_folder(a.odf / "cache") as folder:
@@ -755,7 +757,7 @@ def test_failed_head_update_is_retried(tmp_path: Path, s3: S3Server, status: int
 
 
 def test_unusable_store_is_reported_with_its_cause(tmp_path: Path, s3: S3Server) -> None:
-    service = f"s3+{s3.endpoint}"
+    service = f"s3+{s3.endpoint}"  # a list of heads of another test can still be written to /bucket/store
     with pytest.raises(UsageError, match="unsupported URL"):
         Workspace.init(tmp_path / "w", "http://example.com/")
     with pytest.raises(NotFound, match="folder of the store does not exist"):
@@ -764,19 +766,19 @@ def test_unusable_store_is_reported_with_its_cause(tmp_path: Path, s3: S3Server)
         Workspace.init(tmp_path / "w", f"{service}/absent/store")
     s3.key = "another-key"
     with pytest.raises(SourceUnavailable, match="denied"):
-        Workspace.init(tmp_path / "w", f"{service}/bucket/store")
+        Workspace.init(tmp_path / "w", f"{service}/bucket/unusable")
     s3.key = None
     s3.ignores_conditions = True
     with pytest.raises(Unsupported, match="conditional writes"):
-        Workspace.init(tmp_path / "w", f"{service}/bucket/store")
+        Workspace.init(tmp_path / "w", f"{service}/bucket/unusable")
     assert not (tmp_path / "w").exists() and not s3.objects
     s3.ignores_conditions = False
-    entry = make_root(Workspace.init(tmp_path / "w", f"{service}/bucket/store"))
+    entry = make_root(Workspace.init(tmp_path / "w", f"{service}/bucket/unusable"))
     head = entry.dataset.head()
     s3.before = lambda request: request.command == "PUT" and refuse(request, 403, "AccessDenied")
     with pytest.raises(SourceUnavailable, match="denied"):
         describe(entry, "read-only")
-    reader = Workspace.init(tmp_path / "r", f"{service}/bucket/store")
+    reader = Workspace.init(tmp_path / "r", f"{service}/bucket/unusable")
     assert reader.resolve("numbers").dataset.head() == head == entry.dataset.head()
 
 

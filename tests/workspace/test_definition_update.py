@@ -464,7 +464,7 @@ def test_odf_source_columns_update_the_schema(workspace: Workspace) -> None:
          " {name: system_time, type: timestamp}, {name: event_time, type: timestamp}",
          "'offset' is BIGINT, expected"),
         ("{name: event_time, type: string}", "event time column 'event_time' is a string"),
-        ("{name: a, type: {kind: option, inner: {kind: option, inner: int8}}}", "is an Option of an Option"),
+        ("{name: a, type: {kind: option, inner: {kind: option, inner: int8}}}", "an Option of an Option"),
         ("{name: a, type: {kind: decimal, precision: 77, scale: 0}}", "precision 77"),
         ("{name: a, type: {kind: timestamp, unit: nanosecond}}", "slices store timestamp"),
         ("{name: a, type: {kind: map, keyType: string, valueType: string}}", "column 'a'"),

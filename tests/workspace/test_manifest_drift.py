@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import InvalidManifest
+from odf_engine.metadata.model import DatasetSnapshot
 from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition_update import (
@@ -145,3 +146,27 @@ def test_columns_and_queries_are_edited_within_the_manifest(workspace: Workspace
     other = text.replace("sourceName: more", "sourceName: less")
     assert other != text
     assert replace_definition(path, entry, other, keeps_comments=True) == other.removeprefix("---\n")
+
+
+def test_drift_parses_only_documents_that_contain_the_name(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "---\n".join(ROOT_WITH_INFO.format(name=f"rows.{number:02}", text="x") for number in range(20))
+    entries = workspace.add(read_manifests(text, "all"))
+    path = workspace.folder / "all.yaml"
+    record_manifest(workspace.folder, entries[7], path)
+    parsed: list[str] = []
+
+    def read(part: str, source: str) -> list[DatasetSnapshot]:
+        parsed.append(part)
+        return read_manifests(part, source)
+
+    monkeypatch.setattr("odf_engine.workspace.definitions.definition_update.read_manifests", read)
+    path.write_text(text)
+    assert drift_of(workspace, entries[7]) is None
+    assert len(parsed) == 1
+    path.write_text(text.replace("name: rows.07", 'name: "ROWS.\\x307"'))  # an escape, and another case
+    assert drift_of(workspace, entries[7]) is None
+    path.write_text(text.replace("name: rows.07", "name: rows.99"))
+    drift = drift_of(workspace, entries[7])
+    assert drift is not None and drift.problem == "it does not define rows.07"

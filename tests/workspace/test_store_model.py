@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -382,14 +381,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.stack.close()
 
 
-@pytest.mark.parametrize(
-    "examples", [100, pytest.param(2000, marks=pytest.mark.complete)], ids=["quick", "long"]
-)
-def test_no_order_of_requests_loses_a_referenced_object(examples: int) -> None:
+def test_no_order_of_requests_loses_a_referenced_object() -> None:
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=examples,
+            max_examples=100,
             stateful_step_count=6,
             deadline=None,
             database=None,

@@ -148,7 +148,7 @@ def _old_head(workspace: Workspace) -> Multihash:
     ("work", "step"),
     [
         *(pytest.param(work, 14) for work in (move_back, branch, repeat)),
-        *(pytest.param(work, 2, marks=pytest.mark.complete) for work in (move_back, branch, repeat)),
+        *(pytest.param(work, 5, marks=pytest.mark.complete) for work in (move_back, branch, repeat)),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -219,7 +219,7 @@ def try_again(work: Work) -> Work:
     ("pair", "step"),
     [
         *(pytest.param(pair, 14) for pair in PAIRS),
-        *(pytest.param(pair, 2, marks=pytest.mark.complete) for pair in PAIRS),
+        *(pytest.param(pair, 5, marks=pytest.mark.complete) for pair in PAIRS),
     ],
 )
 def test_no_order_of_requests_loses_objects(template: Path, pair: str, step: int) -> None:

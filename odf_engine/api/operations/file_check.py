@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import Conflict, OdfError
+from odf_engine.on_demand import latest_state
+from odf_engine.tables.latest_table import LatestTable, latest_tables
 from odf_engine.worker.endpoint import WorkerEndpoint, notify_datasets_changed
 from odf_engine.worker.job_log import JobLogReader
 from odf_engine.worker.protocol import Job
@@ -78,9 +82,33 @@ def check_files(
         has_jobs=bool(jobs),
         has_worker=has_worker,
     )
+    for entry in workspace.datasets():
+        with suppress(OdfError):  # a chain that cannot be read is reported above
+            _check_latest_tables(report, workspace, entry, reporter)
     if repair and report.findings:
         notify_datasets_changed(workspace.folder)
     return report
+
+
+def _check_latest_tables(
+    report: FsckReport, workspace: Workspace, entry: DatasetEntry, reporter: Reporter
+) -> None:
+    """Report damaged tables of the latest state. The tables of large datasets may lack newer rows."""
+    dataset, name = entry.dataset, str(entry.alias)
+    for table_format in latest_tables(dataset):
+        command = f"run odf view {name} --format {table_format} --latest"
+        fix = partial(latest_state.write_latest_table, workspace.odf, dataset, table_format, reporter)
+        table = LatestTable(dataset, table_format)
+        is_damaged = table.is_damaged()
+        if is_damaged:
+            with table.locked():  # a job has updated it in the meantime, or is going to
+                is_damaged = table.is_damaged()
+        if is_damaged:
+            message = f"the {table_format} table of the latest state is damaged, or was moved: {command}"
+            report.add_finding("table-damaged", name, message, fix)
+        elif not latest_state.is_latest_current(dataset, table_format):
+            message = f"the {table_format} table of the latest state lacks newer rows: {command}"
+            report.add_note("table-outdated", name, message)
 
 
 def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:

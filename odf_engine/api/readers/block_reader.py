@@ -58,7 +58,7 @@ from odf_engine.workspace.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.rows.as_at import PinnedVersion
+    from odf_engine.rows import PinnedVersion
 
 _PAGE: Final = 50
 _MAX_SEARCHED: Final = 2000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from odf_engine.metadata import model
 from odf_engine.net.urls import without_login
 from odf_engine.on_demand import definition_update, metadata_yaml
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.private_source import PrivateSource, local_state, read_private_source
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 
@@ -58,7 +60,11 @@ _STATE_NAMES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
 
 
 def definition_sections(
-    state: ChainState, names: dict[str, str], alias: str, disabled: Sequence[str]
+    state: ChainState,
+    names: dict[str, str],
+    alias: str,
+    disabled: Sequence[str],
+    private: PrivateSource | None = None,
 ) -> list[Section]:
     """Return the definition of a dataset as sections, without columns and identity.
 
@@ -67,9 +73,14 @@ def definition_sections(
         names: names of datasets by id, for the inputs.
         alias: the name of the dataset, for commands.
         disabled: names of disabled push sources, and ``the polling source`` if it is disabled.
+        private: the source outside the chain, which ``state`` then has.
     """
     sections: list[Section] = []
-    if state.polling_source is not None:
+    if private is not None:
+        values = [(f"config.{name}", reference) for name, reference in private.config.items()]
+        facts = [("stored", "outside the chain: not published"), *_polling_facts(private.source, state)]
+        sections.append(Section("Source", (*facts, *values)))
+    elif state.polling_source is not None:
         sections.append(Section("Source", tuple(_polling_facts(state.polling_source, state))))
     for name, source in state.push_sources.items():
         sections.append(Section(f"Push source {name}", tuple(_push_facts(name, source, state, alias))))
@@ -260,24 +271,32 @@ _MAX_PUSH_BLOCKS = 1000
 _ID_CHARACTERS = len("did:odf:fed01") + 12
 
 
-def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
+def read_dataset_detail(
+    workspace: Workspace, entry: DatasetEntry, datasets: Sequence[DatasetEntry]
+) -> DatasetDetail:
     """Read the definition and state of a dataset.
+
+    Args:
+        workspace: the workspace.
+        entry: the dataset.
+        datasets: all datasets of the workspace.
 
     Raises:
         OdfError: the chain cannot be read.
     """
-    state = entry.dataset.state()
-    names = {str(dataset.id): str(dataset.alias) for dataset in workspace.datasets()}
+    state, private = local_state(entry.dataset), read_private_source(entry.dataset.folder)
+    names = {str(dataset.id): str(dataset.alias) for dataset in datasets}
+    disabled = _find_disabled_sources(entry, state) if private is None else []
     sections = [
         *_trust_sections(workspace, entry),
-        *definition_sections(state, names, str(entry.alias), _find_disabled_sources(entry, state)),
+        *definition_sections(state, names, str(entry.alias), disabled, private),
     ]
     sections.append(Section("Data", tuple(_size_facts(state))))
     if columns := _column_facts(state):
         sections.append(Section(count_of(len(columns), "column"), tuple(columns)))
     sections.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
     card = tuple(_card_facts(entry, state, names))
-    if drift := _drift_facts(workspace, entry):
+    if drift := _drift_facts(workspace.folder, entry, datasets):
         sections.insert(0, Section("Manifest", drift))
         card = (*card[:_DRIFT_POSITION], drift[0], *card[_DRIFT_POSITION:])
     return DatasetDetail(card, tuple(sections), _format_yaml(entry, state))
@@ -287,12 +306,11 @@ _DRIFT_POSITION: Final = 3
 """Position in the card: after rows, size and blocks."""
 
 
-def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
+def _drift_facts(folder: Path, entry: DatasetEntry, datasets: Sequence[DatasetEntry]) -> tuple[Fact, ...]:
     """Return the differences between a dataset and its manifest file."""
-    drift = definition_update.find_manifest_drift(workspace.folder, entry, workspace.datasets())
+    drift = definition_update.find_manifest_drift(folder, entry, datasets)
     if drift is None:
         return ()
-    folder = workspace.folder
     path = drift.path.relative_to(folder) if drift.path.is_relative_to(folder) else drift.path
     if drift.problem:
         return (("manifest", f"{path}: {drift.problem}"),)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from odf_engine.api.model import DatasetDetail, DatasetRow, NamedUrl, Remote
 from odf_engine.api.readers.dataset_detail import read_dataset_detail
 from odf_engine.chain.block_search import block_numbers
-from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
@@ -128,27 +128,6 @@ class RemoteReader(WorkspaceEntries):
         """
         return resolve_address(self.remotes, place, self.entry(dataset).alias, several)
 
-    def push_url(self, dataset: str) -> str:
-        """Return the URL that a dataset is pushed to: its push remote, else the only repository.
-
-        Raises:
-            UsageError: there is none, or several.
-        """
-        entry, remotes = self.entry(dataset), self.remotes
-        known = remotes.get(entry.id).push
-        if len(known) == 1:
-            return known[0]
-        if known:
-            raise UsageError(
-                f"{entry.alias} has several push remotes: {', '.join(known)}", hint="select one with --to"
-            )
-        repositories = remotes.repositories()
-        if len(repositories) == 1:
-            return resolve_address(remotes, repositories[0].name, entry.alias)
-        names = ", ".join(repository.name for repository in repositories)
-        hint = f"use --to REPO, one of {names}" if names else "use --to URL, or odf repo add NAME URL"
-        raise UsageError(f"{entry.alias} has no push remote", hint=hint)
-
     def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
         """Return the remotes of datasets by id. Datasets without remotes are skipped."""
         try:
@@ -226,7 +205,8 @@ class DatasetReader(RemoteReader):
 
     def detail(self, dataset: str) -> DatasetDetail:
         """Return the definition and state of a dataset."""
-        return read_dataset_detail(self._workspace, self.entry(dataset))
+        entry = self.entry(dataset)
+        return read_dataset_detail(self._workspace, entry, list(self._entries.values()))
 
 
 def add_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:

@@ -17,6 +17,7 @@ from odf_engine.api.readers.job_log import (
 )
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import CRATE_HINT, Pull
 from odf_engine.worker.client import Client
 from odf_engine.worker.endpoint import WorkerEndpoint
 from odf_engine.worker.job_log import JobLogReader, read_journal
@@ -126,6 +127,8 @@ class JobReader(WorkspaceEntries):
             for file in request.files:
                 if not Path(file).exists():
                     raise OdfError(f"input file not found: {Path(file).name}", hint="ingest the data again")
+        if isinstance(request, Pull) and request.crate and not request.crate_path.exists():
+            raise OdfError(f"crate not found: {request.crate_path}", hint=CRATE_HINT)
         if job.kind == "update" and any(
             other.kind == "update" and other.dataset == job.dataset and other.state is JobState.done
             for other in self.journal.jobs(JOBS)

@@ -47,6 +47,8 @@ class FlowRun:
         start_job: creates a job.
     """
 
+    is_trial = False
+
     def __init__(self, folder: Path, flow: Flow, run: Run, store: FlowStore, start_job: StartJob) -> None:
         self.folder = folder
         self.entries: Sequence[DatasetEntry] = ()

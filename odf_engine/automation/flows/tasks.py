@@ -6,8 +6,11 @@ A new kind of task is a class here, and a part of :data:`AnyTask`. The runner kn
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -16,15 +19,20 @@ import msgspec
 
 from odf_engine.automation.flows.programs import run_program
 from odf_engine.base.files import ensure_folder
+from odf_engine.base.settings import load_workspace
 from odf_engine.chain.references import follow_head
 from odf_engine.derive.promotion import promote
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.jobs import JOB_KINDS
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.storage.refs import is_branch_name
 from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.documents.document import Kind
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.documents.values import DurationText
+from odf_engine.workspace.environment import resolve_variable
 from odf_engine.workspace.remotes import Remotes, resolve_address
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,8 +44,8 @@ Requests = list[tuple["DatasetEntry", dict[str, Any]]]
 """Datasets, each with the other fields of the request of its job."""
 
 
-class TaskContext(Protocol):
-    """The environment of a task, which the worker provides."""
+class PlanContext(Protocol):
+    """What a task reads to plan its work."""
 
     @property
     def folder(self) -> Path:
@@ -45,8 +53,8 @@ class TaskContext(Protocol):
         ...
 
     @property
-    def flow_name(self) -> str:
-        """The name of the flow."""
+    def is_trial(self) -> bool:
+        """Whether nothing may be run or changed."""
         ...
 
     @property
@@ -61,6 +69,15 @@ class TaskContext(Protocol):
 
     def is_ingested(self, dataset: Dataset) -> bool:
         """Return whether an earlier attempt of the run has committed to a dataset."""
+        ...
+
+
+class TaskContext(PlanContext, Protocol):
+    """The environment of a task, which the worker provides."""
+
+    @property
+    def flow_name(self) -> str:
+        """The name of the flow."""
         ...
 
     async def run_jobs(self, kind: str, requests: Requests) -> object:
@@ -84,6 +101,32 @@ class TaskContext(Protocol):
         ...
 
 
+@dataclass
+class TrialContext:
+    """The environment of a trial: nothing is run or changed.
+
+    Attributes:
+        workspace: the workspace.
+        on_warning, entries: as in :class:`PlanContext`.
+        created: the names of the branches that the earlier tasks would create.
+    """
+
+    workspace: Workspace
+    on_warning: Literal["continue", "fail"]
+    entries: Sequence[DatasetEntry]
+    created: set[str] = field(default_factory=set)
+    is_trial: bool = True
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the workspace."""
+        return self.workspace.folder
+
+    def is_ingested(self, dataset: Dataset) -> bool:
+        """Return False: a trial has no earlier attempt."""
+        return False
+
+
 class Task(Kind, frozen=True):
     """A task."""
 
@@ -92,6 +135,14 @@ class Task(Kind, frozen=True):
 
         Raises:
             OdfError: it failed.
+        """
+        raise NotImplementedError
+
+    def preview(self, context: TrialContext) -> list[str]:
+        """Return the equivalent commands, and check their prerequisites.
+
+        Raises:
+            OdfError: the task cannot run.
         """
         raise NotImplementedError
 
@@ -107,13 +158,22 @@ class JobTask(Task, frozen=True):
     async def run(self, context: TaskContext) -> None:
         await context.run_jobs(self.job_kind(), await asyncio.to_thread(self.requests, context))
 
-    def requests(self, context: TaskContext) -> Requests:
+    def requests(self, context: PlanContext) -> Requests:
         """Return the datasets, and the fields of their requests. By default, the fields of the task.
 
         Raises:
             OdfError: the task cannot run.
         """
         return [(entry, msgspec.structs.asdict(self)) for entry in context.entries]
+
+    def preview(self, context: TrialContext) -> list[str]:
+        commands: list[str] = []
+        for entry, fields in self.requests(context):
+            request = JOB_KINDS[self.job_kind()](dataset=str(entry.id), **fields)  # type: ignore[call-arg]
+            name = str(entry.alias)
+            words = request.command(lambda _, name=name: name) or [self.job_kind(), name]
+            commands.append(shlex.join(["odf", *words]))
+        return commands
 
 
 class _BranchTask(JobTask, frozen=True):
@@ -128,6 +188,10 @@ class _BranchTask(JobTask, frozen=True):
     def __post_init__(self) -> None:
         if self.branch:
             _check_branch(self.branch)
+
+    def preview(self, context: TrialContext) -> list[str]:
+        _require_branch(context, self.branch)
+        return super().preview(context)
 
 
 class PullTask(_BranchTask, frozen=True, tag="Pull"):
@@ -147,7 +211,7 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
     fetch_uncacheable: bool = False
     reset_on_divergence: bool = False
 
-    def requests(self, context: TaskContext) -> Requests:
+    def requests(self, context: PlanContext) -> Requests:
         """Return the requests, inputs first.
 
         A repeated run does not fetch a source that cannot report changes again, if an earlier attempt has
@@ -156,9 +220,10 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
 
         requests: Requests = []
         for entry in context.entries:
-            if self.branch:
+            if self.branch and not context.is_trial:
                 follow_head(entry.dataset, self.branch)
-            dataset = entry.on_branch(self.branch, moves=True).dataset
+            is_missing = context.is_trial and self.branch not in _references(entry)
+            dataset = entry.dataset if is_missing else entry.on_branch(self.branch, moves=True).dataset
             changes = {
                 "after": [str(upstream.id) for upstream, _ in requests],
                 "on_warning": context.on_warning,
@@ -166,6 +231,12 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
             }
             requests.append((entry, msgspec.structs.asdict(self) | changes))
         return requests
+
+    def preview(self, context: TrialContext) -> list[str]:
+        for entry in context.entries:
+            _check_pull(context.workspace, entry)
+        context.created.add(self.branch)
+        return super().preview(context)
 
 
 class VerifyTask(_BranchTask, frozen=True, tag="Verify"):
@@ -198,6 +269,13 @@ class PromoteTask(Task, frozen=True, tag="Promote"):
     def __post_init__(self) -> None:
         _check_branch(self.branch)
 
+    def preview(self, context: TrialContext) -> list[str]:
+        _require_branch(context, self.branch)
+        return [
+            shlex.join(["odf", "branch", str(entry.alias), "--promote", self.branch])
+            for entry in context.entries
+        ]
+
     async def run(self, context: TaskContext) -> None:
         """Move the heads.
 
@@ -220,6 +298,40 @@ class PromoteTask(Task, frozen=True, tag="Promote"):
         return failures
 
 
+def _references(entry: DatasetEntry) -> Sequence[str]:
+    """Return the names of the branches and tags of a dataset, and "" for its head."""
+    entry.dataset.refresh_branches()
+    return ("", *entry.dataset.branch_names(), *entry.dataset.tag_names())
+
+
+def _require_branch(context: TrialContext, name: str) -> None:
+    """Check that the targets have a branch, unless an earlier task of the flow creates it."""
+    for entry in context.entries if name not in context.created else ():
+        entry.on_branch(name)
+
+
+def _check_pull(workspace: Workspace, entry: DatasetEntry) -> None:
+    """Check what a pull needs besides the source itself: a source, trust, inputs, environment variables."""
+    if Remotes(workspace.odf).get(entry.id).pull:
+        return
+    trust, state = Trust(workspace), local_state(entry.dataset)
+    trust.require_trust(entry)
+    for dataset in state.inputs():
+        try:
+            workspace.resolve(str(dataset))
+        except NotFound:
+            raise NotFound(f"an input of {entry.alias} is not in this workspace: {dataset}") from None
+    if state.kind is DatasetKind.Root and state.polling_source is None:
+        raise UsageError(
+            f"{entry.alias} has no source to pull from",
+            hint="odf ingest pushes rows; omit it from the target",
+        )
+    allowed = load_workspace(workspace.odf).allowed_for(str(entry.id), str(entry.alias))
+    for execution in trust.list_executions(entry):
+        if execution.kind == "variable":
+            resolve_variable(execution.text, {}, allowed, str(entry.alias))
+
+
 def _check_branch(name: str) -> None:
     if not is_branch_name(name):
         raise ValueError(f"'{name}' is not a valid name of a branch")
@@ -231,7 +343,7 @@ class PushTask(JobTask, frozen=True, tag="Push"):
     to: str
     force: bool = False
 
-    def requests(self, context: TaskContext) -> Requests:
+    def requests(self, context: PlanContext) -> Requests:
         remotes, several = Remotes(context.folder / ODF_FOLDER), len(context.entries) > 1
         return [
             (entry, {"url": resolve_address(remotes, self.to, entry.alias, several), "force": self.force})
@@ -245,13 +357,14 @@ class ExportTask(JobTask, frozen=True, tag="Export"):
     path: str
     format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
 
-    def requests(self, context: TaskContext) -> Requests:
+    def requests(self, context: PlanContext) -> Requests:
         if len(context.entries) > 1 and _PLACEHOLDER not in self.path:
             raise UsageError(f"export: several datasets require {_PLACEHOLDER} in the path")
         requests: Requests = []
         for entry in context.entries:
             path = context.folder / self.path.replace(_PLACEHOLDER, str(entry.alias).replace("/", "."))
-            ensure_folder(path.parent)
+            if not context.is_trial:
+                ensure_folder(path.parent)
             requests.append((entry, {"path": str(path), "format": self.format, "replace": True}))
         return requests
 
@@ -259,7 +372,7 @@ class ExportTask(JobTask, frozen=True, tag="Export"):
 class CompactTask(JobTask, frozen=True, tag="Compact"):
     """Merges small slices of the root datasets among the targets."""
 
-    def requests(self, context: TaskContext) -> Requests:
+    def requests(self, context: PlanContext) -> Requests:
         return [(entry, {}) for entry in context.entries if entry.dataset.state().kind is DatasetKind.Root]
 
 
@@ -278,13 +391,26 @@ class CommandTask(Task, frozen=True, tag="Command"):
         if not self.arguments or not self.arguments[0]:
             raise ValueError("run must list a program and its arguments")
 
-    async def run(self, context: TaskContext) -> None:
-        variables: Mapping[str, str] = {"ODF_FLOW": context.flow_name}
+    def _commands(self, context: PlanContext) -> list[list[str]]:
         names = [str(entry.alias) for entry in context.entries]
         if not any(_PLACEHOLDER in argument for argument in self.arguments):
             names = [""]
-        for name in names:
-            command = [argument.replace(_PLACEHOLDER, name) for argument in self.arguments]
+        return [[argument.replace(_PLACEHOLDER, name) for argument in self.arguments] for name in names]
+
+    def preview(self, context: TrialContext) -> list[str]:
+        commands = self._commands(context)
+        for program, *_ in commands:
+            path = str(context.folder / program) if "/" in program else program
+            if shutil.which(path) is None:
+                raise NotFound(
+                    f"program '{program}' not found",
+                    hint="correct the first entry of run, or install it; a shell needs run: [sh, -c, …]",
+                )
+        return list(map(shlex.join, commands))
+
+    async def run(self, context: TaskContext) -> None:
+        variables: Mapping[str, str] = {"ODF_FLOW": context.flow_name}
+        for command in self._commands(context):
             add_output = partial(context.add_output, command)
             await run_program(command, context.folder, variables, self.timeout.seconds, add_output)
 

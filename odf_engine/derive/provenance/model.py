@@ -61,6 +61,25 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
+class Retraction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A transaction that retracted rows of a root dataset.
+
+    Attributes:
+        runs: offset ranges of the retracted rows, or of the retractions.
+        block: hash of the block with the retractions.
+        place: where its data came from, as in :class:`RowSource`, or the name of the push source.
+        time: the modification time of the data that its source reports, or else the time of the ingest, in
+            RFC 3339.
+        is_absence: whether the rows were retracted because the data, a snapshot, lacked them.
+    """
+
+    runs: list[OffsetRange]
+    block: str
+    place: str
+    time: str
+    is_absence: bool = False
+
+
 class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """The source of rows of a root dataset.
 
@@ -75,6 +94,7 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
         runs: offset ranges of the rows.
         positions: positions of the newest rows in the files of the source.
         unlocated: why there are no positions.
+        retractions: the transactions that retracted some of the rows.
     """
 
     block: str
@@ -87,6 +107,7 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: list[OffsetRange]
     positions: list[SourcePosition] = []
     unlocated: str = ""
+    retractions: list[Retraction] = []
 
 
 class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,6 +123,7 @@ class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):
             ``transformation``, ``aggregation``, or ``unknown``); empty for a trace of entire rows.
         missing: whether it is not in the workspace.
         step: the step of these rows, if it was traced.
+        branch: the branch or tag with the rows, or "" for the head.
     """
 
     alias: str
@@ -112,6 +134,14 @@ class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: list[tuple[str, str]] = []
     missing: bool = False
     step: TraceStep | None = None
+    branch: str = ""
+
+    @property
+    def rows_step(self) -> TraceStep:
+        """The step of these rows, or a step without origin if it was not traced."""
+        return self.step or TraceStep(
+            self.dataset, self.name, "root", self.runs, self.rows, branch=self.branch
+        )
 
 
 class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -131,6 +161,7 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
         sources: sources of rows of a root dataset.
         earlier: rows of the same dataset that these rows retract or correct.
         problem: why the trace ends here, with a hint.
+        branch: the branch or tag with the rows, or "" for the head.
     """
 
     dataset: str
@@ -146,6 +177,7 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
     sources: list[RowSource] = []
     earlier: list[OffsetRange] = []
     problem: str | None = None
+    branch: str = ""
 
 
 class TraceResult(TraceStep, frozen=True, omit_defaults=True):

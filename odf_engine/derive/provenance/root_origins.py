@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary, StoredBlock
@@ -20,6 +21,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.derive.provenance.model import (
     OffsetRange,
     ProducingTransaction,
+    Retraction,
     RowSource,
     row_count,
     to_ranges,
@@ -29,6 +31,7 @@ from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
 from odf_engine.net.urls import without_login
 from odf_engine.rows.scan import Scan
+from odf_engine.workspace.documents.private_source import read_private_source
 
 _MAX_ROWS: Final = 10_000
 """Maximum number of rows in a search for earlier rows; it bounds memory."""
@@ -55,11 +58,19 @@ class ChangelogHistory:
         self._is_small = row_count(runs) <= _MAX_ROWS
         counts: Counter[int] = Counter()
         self._changing: list[int] = []
+        self._added: list[int] = []
+        self._retracting: list[int] = []
         for batch in self._batches([self._offset, self._operation]) if self._is_small else ():
             ops = batch.column(1).to_pylist()
             counts.update(ops)
             offsets = batch.column(0).to_pylist()
-            self._changing += [offset for offset, op in zip(offsets, ops, strict=True) if op != Op.APPEND]
+            for offset, op in zip(offsets, ops, strict=True):
+                if op != Op.APPEND:
+                    self._changing.append(offset)
+                if op in (Op.APPEND, Op.CORRECT_TO):
+                    self._added.append(offset)
+                elif op == Op.RETRACT:
+                    self._retracting.append(offset)
         self.counts = sorted(counts.items())
 
     def superseded_rows(self, key: Sequence[str]) -> list[OffsetRange]:
@@ -81,6 +92,40 @@ class ChangelogHistory:
             if not targets:
                 break
         return to_ranges(sorted(superseded))
+
+    def retractions(self, key: Sequence[str]) -> dict[int, int]:
+        """Map offsets of retracted rows to offsets of their retractions, and retractions to themselves.
+
+        Args:
+            key: columns of the primary key; without one, rows are equal if all of their values are.
+
+        Raises:
+            OdfError: rows cannot be read.
+        """
+        resolved = {offset: offset for offset in self._retracting}
+        columns = self._key_columns(key)
+        waiting: dict[_Key, list[int]] = defaultdict(list)
+        for offset, values in self._values_at(columns, self._added):
+            waiting[values].append(offset)
+        for retraction, values in self._retractions_after(min(self._added, default=0), columns, waiting):
+            offsets = waiting.pop(values, [])
+            resolved |= {offset: retraction for offset in offsets if offset < retraction}
+            if after := [offset for offset in offsets if offset > retraction]:
+                waiting[values] = after
+        return resolved
+
+    def _retractions_after(
+        self, first: int, columns: list[str], waiting: Collection[_Key]
+    ) -> Iterator[tuple[int, _Key]]:
+        """Yield the offset and the values of retractions, in order, until all waiting rows have one."""
+        scan = self._rows.select([self._operation]).rows([(first, self._rows.end_offset)])
+        for part in scan.by_file():
+            if not waiting:
+                return
+            if any(_retracts(batch).true_count for batch in part.batches(self._reporter)):
+                for batch in part.select([self._operation, self._offset, *columns]).batches(self._reporter):
+                    rows = batch.filter(_retracts(batch))
+                    yield from zip(rows.column(1).to_pylist(), _row_keys(rows, columns), strict=True)
 
     def _key_columns(self, key: Sequence[str]) -> list[str]:
         available = self._rows.schema.names
@@ -170,6 +215,11 @@ def _column_hashes(columns: list[str], batches: Iterable[pa.RecordBatch]) -> dic
             if not pa.types.is_nested(batch.column(name).type):
                 parts[name].append(hash_values(batch.column(name)))
     return {name: pa.concat_arrays(arrays) for name, arrays in parts.items()}
+
+
+def _retracts(batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Return a mask of the retractions; the first column has the operations."""
+    return pc.equal(batch.column(0), Op.RETRACT)
 
 
 def _may_match(batch: pa.RecordBatch, hashes: dict[str, pa.Array]) -> pa.Array:
@@ -394,31 +444,94 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
         OdfError: a block or a slice is missing or damaged.
         Cancelled: the job was cancelled.
     """
-    declared = _SourceHistory(dataset)
-    transactions: list[ProducingTransaction] = []
-    sources: list[RowSource] = []
-    declarations: list[tuple[model.SetPollingSource | None, model.SourceState | None]] = []
-    keys: set[tuple[str, ...]] = set()  # primary keys of the merge strategies
+    history = _SourceHistory(dataset)
+    commits = list(_commits(dataset, history, runs, reporter))
+    keys = {
+        tuple(getattr(getattr(candidate, "merge", None), "primary_key", ()))
+        for commit in commits
+        for candidate in commit.candidates or (None,)
+    }
+    key = keys.pop() if len(keys) == 1 else ()
+    changes = ChangelogHistory(dataset, runs, reporter)
+    sources = [commit.source for commit in commits]
+    if history.can_retract:
+        sources = _add_retractions(dataset, history, sources, changes.retractions(key), reporter)
+    return RootOrigin(
+        [commit.transaction for commit in commits],
+        sources,
+        describe_operations(changes.counts),
+        changes.superseded_rows(key),
+        [(commit.polling, commit.state) for commit in commits],
+    )
+
+
+class _Commit(NamedTuple):
+    """A block that added rows, with the sources that may have had them."""
+
+    transaction: ProducingTransaction
+    source: RowSource
+    candidates: list[DeclaredSource]
+    state: model.SourceState | None
+
+    @property
+    def polling(self) -> model.SetPollingSource | None:
+        """The polling source, or None for pushed rows and unknown sources."""
+        only = self.candidates[0] if len(self.candidates) == 1 else None
+        return only if isinstance(only, model.SetPollingSource) else None
+
+
+def _commits(
+    dataset: Dataset, history: _SourceHistory, runs: Sequence[OffsetRange], reporter: Reporter
+) -> Iterator[_Commit]:
+    """Yield the blocks that added rows, oldest first."""
     last: StoredBlock | None = None  # of the same commit
     for row, ranges in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
         stored = dataset.block(row.sequence_number)
         if last is None or last.block.sequence_number < row.sequence_number:
             last = _last_of_commit(dataset, stored)
-        candidates = declared.candidates(last.block)
+        candidates = history.candidates(last.block)
         event: Any = last.block.event
-        sources.append(_row_source(stored, event, candidates, ranges))
-        only = candidates[0] if len(candidates) == 1 else None
-        declarations.append(
-            (only if isinstance(only, model.SetPollingSource) else None, event.new_source_state)
+        yield _Commit(
+            ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges),
+            _row_source(stored, event, candidates, ranges),
+            candidates,
+            event.new_source_state,
         )
-        transactions.append(
-            ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
-        )
-        keys |= {tuple(getattr(candidate.merge, "primary_key", ())) for candidate in candidates} or {()}
-    changes = ChangelogHistory(dataset, runs, reporter)
-    earlier = changes.superseded_rows(keys.pop() if len(keys) == 1 else ())
-    return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier, declarations)
+
+
+def _add_retractions(
+    dataset: Dataset,
+    history: _SourceHistory,
+    sources: Sequence[RowSource],
+    retractions: Mapping[int, int],
+    reporter: Reporter,
+) -> list[RowSource]:
+    """Return sources with the retractions of their rows, which are given by offset."""
+    offsets = to_ranges(sorted(set(retractions.values())))
+    commits = list(_commits(dataset, history, offsets, reporter))
+    starts = [commit.source.runs[0][0] for commit in commits]
+    result: list[RowSource] = []
+    for source in sources:
+        rows: dict[int, list[int]] = defaultdict(list)
+        for offset in (offset for first, last in source.runs for offset in range(first, last + 1)):
+            if (retraction := retractions.get(offset)) is not None:
+                rows[bisect_right(starts, retraction) - 1].append(offset)
+        parts = [_make_retraction(commits[at], offsets) for at, offsets in sorted(rows.items())]
+        result.append(replace(source, retractions=parts))
+    return result
+
+
+def _make_retraction(commit: _Commit, offsets: Sequence[int]) -> Retraction:
+    source, state = commit.source, commit.state
+    changed = state.value if state is not None and state.kind == LAST_MODIFIED else ""
+    return Retraction(
+        to_ranges(offsets),
+        source.block,
+        source.place or source.name,
+        changed or source.ingested,
+        commit.polling is not None and isinstance(commit.polling.merge, model.Snapshot),
+    )
 
 
 def ranges_by_slice(
@@ -468,11 +581,19 @@ class _SourceHistory:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        self._private = read_private_source(dataset.folder)
         self._settings: list[tuple[int, Any]] = []  # newest first
         before: int | None = None
         while rows := dataset.list_blocks(_PAGE, before=before, kinds=_SETTINGS):
             self._settings += [(row.sequence_number, dataset.block(row.hash).block.event) for row in rows]
             before = rows[-1].sequence_number
+
+    @property
+    def can_retract(self) -> bool:
+        """Whether a source may have retracted rows. It is true for a dataset without sources."""
+        merges = [event.merge for _, event in self._settings if hasattr(event, "merge")]
+        merges += [] if self._private is None else [self._private.source.merge]
+        return not merges or any(not isinstance(merge, model.Append | model.Ledger) for merge in merges)
 
     def candidates(self, block: model.MetadataBlock) -> list[DeclaredSource]:
         """Return the sources that may have added the rows of a block: those that were active.
@@ -497,6 +618,8 @@ class _SourceHistory:
                     pushed.setdefault(event.source_name, None)
         if recorded is not None and (source := pushed.get(recorded.source_name)) is not None:
             return [source]
+        if polling is None and self._private is not None:
+            polling = self._private.source
         sources = [polling, *reversed(pushed.values())]
         return [source for source in sources if source is not None]
 

@@ -14,10 +14,11 @@ from odf_engine.derive.provenance.model import OffsetRange, RowSource, SourcePos
 from odf_engine.derive.provenance.root_origins import RootOrigin
 from odf_engine.errors import Cancelled, OdfError, Unsupported
 from odf_engine.ingest.row_positions import SoughtRow, find_rows
-from odf_engine.metadata.model import SetPollingSource
+from odf_engine.metadata.model import SetPollingSource, Snapshot
 from odf_engine.rows.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.column_lineage import dataset_lineage
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.workspace import Workspace
 
 _MAX_ROWS: Final = 20
@@ -46,6 +47,9 @@ def locate_sources(
             continue
         try:
             rows = _sought_rows(workspace, entry, declared, _newest(source.runs, left), reporter)
+            if not rows:
+                located.append(source)
+                continue
             positions = find_rows(workspace, entry, declared, state, rows, reporter)
         except Cancelled:
             raise
@@ -81,8 +85,9 @@ def _sought_rows(
     runs: Sequence[OffsetRange],
     reporter: Reporter,
 ) -> list[SoughtRow]:
-    """Return rows with the values that the ingest does not change. The first halves of corrections have the
-    values before, which the file does not contain.
+    """Return rows with the values that the ingest does not change, except those that the file lacks.
+
+    The file lacks the values before a correction, and the retracted rows of a snapshot.
 
     Raises:
         Unsupported: the query of the source changes all columns, or was replaced.
@@ -96,6 +101,7 @@ def _sought_rows(
         raise Unsupported("the query of the source changes all columns")
     key = {name.casefold() for name in getattr(source.merge, "primary_key", ())}
     in_key = frozenset(in_file[name] for name in in_file if name.casefold() in key)
+    absent = {Op.CORRECT_FROM, *([Op.RETRACT] if isinstance(source.merge, Snapshot) else ())}
     rows: list[SoughtRow] = []
     spans = [(first, last + 1) for first, last in runs]
     for batch in scan.select([offset, operation, *in_file]).rows(spans).batches(reporter):
@@ -103,7 +109,7 @@ def _sought_rows(
         for at, (number, op) in enumerate(
             zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
         ):
-            if op != Op.CORRECT_FROM:
+            if op not in absent:
                 values = {in_file[name]: column[at] for name, column in columns.items()}
                 rows.append(SoughtRow(number, values, in_key if len(in_key) == len(key) else frozenset()))
     return rows
@@ -115,7 +121,7 @@ def _unchanged_columns(
     """Return the columns that are copied from the file, with their names there in lower case."""
     if source.preprocess is None:
         return {name: name.casefold() for name in names}
-    current: Any = entry.dataset.state().polling_source
+    current: Any = local_state(entry.dataset).polling_source
     if current != source:
         raise Unsupported("the query of the source was replaced after the rows were ingested")
     outputs = dataset_lineage(workspace, entry).outputs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
+from odf_engine.derive.plan import past_input
 from odf_engine.derive.provenance.model import (
     OffsetRange,
     TracedInput,
@@ -29,6 +31,7 @@ from odf_engine.derive.provenance.root_origins import (
 from odf_engine.derive.provenance.source_positions import locate_sources
 from odf_engine.engines.engine_router import engines_for
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
 from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage
 from odf_engine.sql.query_lineage import trace_columns
@@ -171,8 +174,8 @@ class Tracer:
         self._workspace = workspace
         self._spark = spark
         self._reporter = reporter
-        self._steps: dict[tuple[str, tuple[OffsetRange, ...], TracedColumns, int | None], TraceStep] = {}
-        self._traces: dict[tuple[str, tuple[OffsetRange, ...]], list[TransactionTrace]] = {}
+        self._steps: dict[tuple[str, str, tuple[OffsetRange, ...], TracedColumns, int | None], TraceStep] = {}
+        self._traces: dict[tuple[str, str, tuple[OffsetRange, ...]], list[TransactionTrace]] = {}
 
     def trace(
         self,
@@ -211,7 +214,7 @@ class Tracer:
         Raises:
             Cancelled: the job was cancelled.
         """
-        traces = self._traces.get((step.dataset, tuple(step.runs)))
+        traces = self._traces.get((step.dataset, step.branch, tuple(step.runs)))
         if traces is None:
             return ["not checked: the rows of a root dataset come from a source, not from a query"]
         spark = self._spark(self._reporter)
@@ -222,11 +225,13 @@ class Tracer:
     def _step(
         self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
     ) -> TraceStep:
-        key = str(entry.id), tuple(runs), wanted, depth
+        key = str(entry.id), entry.branch, tuple(runs), wanted, depth
         if (step := self._steps.get(key)) is None:
             self._reporter.phase("trace")
             self._reporter.log(f"{entry.alias}: {count_of(row_count(runs), 'row')}")
-            step = TraceStep(str(entry.id), str(entry.alias), "root", runs, row_count(runs))
+            step = TraceStep(
+                str(entry.id), str(entry.alias), "root", runs, row_count(runs), branch=entry.branch
+            )
             if entry.dataset.state().kind is DatasetKind.Root:
                 step = self._trace_root(entry, step, wanted)
             else:
@@ -252,7 +257,7 @@ class Tracer:
         spark = self._spark(self._reporter)
         traces = transaction_step.trace_back(self._workspace, entry, runs, spark, self._reporter)
         traces = transaction_step.refine_with_engine(self._workspace, entry, traces, spark, self._reporter)
-        self._traces[str(entry.id), tuple(runs)] = traces
+        self._traces[str(entry.id), entry.branch, tuple(runs)] = traces
         cells = CellLineage(self._workspace, entry, traces, wanted)
         return replace(
             step,
@@ -265,29 +270,37 @@ class Tracer:
             ],
             exact=all(trace.exact for trace in traces),
             reason=_join_reasons(traces),
-            feeds=self._merge_inputs(traces, cells, depth),
+            feeds=self._merge_inputs(entry, traces, cells, depth),
             earlier=changes.superseded_rows(()),
         )
 
     def _merge_inputs(
-        self, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
+        self, derived: DatasetEntry, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
     ) -> list[TracedInput]:
         merged: dict[tuple[str, str], list[OffsetRange]] = {}
         for step in steps:
             for alias, dataset, runs in step.feeds:
                 merged.setdefault((alias, dataset), []).extend(runs)
+        blocks = _blocks_read(derived, steps)
         feeds: list[TracedInput] = []
         for (alias, dataset), runs in merged.items():
             if runs and cells.contributes(alias):
-                feeds.append(self._trace_input(alias, dataset, normalize_ranges(runs), cells, depth))
+                find = partial(past_input, derived=derived, block=blocks.get(dataset))
+                feeds.append(self._trace_input(alias, dataset, normalize_ranges(runs), cells, depth, find))
         return feeds
 
     def _trace_input(
-        self, alias: str, dataset: str, runs: list[OffsetRange], cells: CellLineage, depth: int | None
+        self,
+        alias: str,
+        dataset: str,
+        runs: list[OffsetRange],
+        cells: CellLineage,
+        depth: int | None,
+        find_chain: Callable[[DatasetEntry], DatasetEntry],
     ) -> TracedInput:
         columns = cells.columns_of(alias)
         try:
-            entry = self._workspace.resolve(dataset)
+            entry = find_chain(self._workspace.resolve(dataset))
         except NotFound:
             problem = (
                 f"{alias} is not in this workspace: pull it to continue (odf pull --from; its id is "
@@ -301,7 +314,16 @@ class Tracer:
                 None if not columns or ANY_COLUMN in dict(columns) else tuple(name for name, _ in columns)
             )
             deeper = self._trace_upstream(entry, runs, wanted, None if depth is None else depth - 1)
-        return TracedInput(alias, dataset, str(entry.alias), runs, row_count(runs), columns, step=deeper)
+        return TracedInput(
+            alias,
+            dataset,
+            str(entry.alias),
+            runs,
+            row_count(runs),
+            columns,
+            step=deeper,
+            branch=entry.branch,
+        )
 
     def _trace_upstream(
         self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
@@ -321,7 +343,24 @@ class Tracer:
         except OdfError as error:
             self._reporter.raise_if_cancelled()
             problem = error.format_line
-        return TraceStep(str(entry.id), str(entry.alias), kind, runs, row_count(runs), problem=problem)
+        return TraceStep(
+            str(entry.id),
+            str(entry.alias),
+            kind,
+            runs,
+            row_count(runs),
+            problem=problem,
+            branch=entry.branch,
+        )
+
+
+def _blocks_read(entry: DatasetEntry, steps: Sequence[TransactionTrace]) -> dict[str, Multihash]:
+    """Return the last block of each input that transactions have read."""
+    blocks: dict[str, Multihash] = {}
+    for step in steps:
+        event: Any = entry.dataset.block(step.made.sequence_number).block.event
+        blocks |= {str(item.dataset_id): item.last_block for item in event.query_inputs if item.last_block}
+    return blocks
 
 
 def _join_reasons(steps: Sequence[TransactionTrace]) -> str | None:

@@ -121,10 +121,24 @@ class IngestedFiles:
 
     ``parse`` reads the value of a source state: names and their hashes, or a name and None, which means that
     every name up to it was ingested.
+
+    Args:
+        dataset: the dataset.
+        parse: reads the value of a source state.
+        source_name: the name of the source in its states.
+        folder: the folder of the source, which is used if the source is not in the chain.
     """
 
-    def __init__(self, dataset: Dataset, parse: Callable[[str], Sequence[tuple[str, str | None]]]) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        parse: Callable[[str], Sequence[tuple[str, str | None]]],
+        source_name: str = SOURCE_NAME,
+        folder: str = "",
+    ) -> None:
         self._parse = parse
+        self._source_name = source_name
+        self._outside = folder if source_name != SOURCE_NAME else None
         path = dataset.cache_folder / "taken.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -194,6 +208,8 @@ class IngestedFiles:
     def _catch_up(self, dataset: Dataset) -> None:
         """Read the blocks since the last known head."""
         head = dataset.head()
+        if self._outside is not None and self._folder != self._outside:
+            self._head = None  # another source: the states of this one are read again
         if head is not None and str(head) != self._head:
             self._walk(dataset, str(head))
         self._taken: dict[str, str] = {}
@@ -220,13 +236,16 @@ class IngestedFiles:
                 break
             event = stored.block.event
             if isinstance(event, AddData):
-                pending += _states_of_block(stored, replaced)
+                pending += _states_of_block(stored, replaced, self._source_name)
             elif isinstance(event, SetPollingSource):
                 its = glob_root(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
                 folder, source_met = (folder if source_met else its), True
                 states += [] if its is None else [(its, value) for value in pending]
                 pending = []
-        if reached and self._folder is not None:
+        if self._outside is not None:
+            folder, source_met = self._outside, True
+            states += [(self._outside, value) for value in pending]
+        elif reached and self._folder is not None:
             states += [(self._folder, value) for value in pending]
         self._store(states, head, folder if source_met or not reached else self._folder, keep=reached)
 
@@ -247,15 +266,15 @@ class IngestedFiles:
 
 
 def _states_of_block(
-    stored: StoredBlock, replaced: Mapping[Multihash, Sequence[StoredBlock]]
+    stored: StoredBlock, replaced: Mapping[Multihash, Sequence[StoredBlock]], source_name: str
 ) -> Iterator[str]:
     """Yield the values of the states of a block, and of the blocks that it replaced, newest first."""
     event = stored.block.event
     state = event.new_source_state if isinstance(event, AddData) else None
-    if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
+    if state is not None and (state.source_name, state.kind) == (source_name, ETAG):
         yield state.value
     for earlier in replaced.get(stored.hash, ()):
-        yield from _states_of_block(earlier, replaced)
+        yield from _states_of_block(earlier, replaced, source_name)
 
 
 _HASH: Final = re.compile(r"\t(f1220[0-9a-f]{64})(?:\t|\Z)")
@@ -271,7 +290,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
     """
     reporter = context.reporter
     root, files = _matching(step.path, context.root)
-    taken = IngestedFiles(context.dataset, read_state)
+    taken = IngestedFiles(context.dataset, read_state, context.source_name, glob_root(step.path))
     try:
         if not files and not taken.any():
             raise SourceUnavailable(
@@ -297,11 +316,11 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
             with _vanishing(path):
                 require_readable(path)
                 stamp = file_stamp(path)
-                reporter.set_amounts(files=number, total_files=len(new))
+                reporter.set_amounts(files=number, total_files=len(new), file=name)
                 digest = hash_file(path, reporter, total=stamp[1])
             last_name = max(name, taken.greatest() or name)
             state = SourceState(SOURCE_NAME, ETAG, _value(last_name, name, digest))
-            reporter.log(f"file {path}, {stamp[1]:,} bytes")
+            reporter.log(f"file {number} of {len(new)}: {path}, {stamp[1]:,} bytes")
             yield Payload(path, name, state, _event_time(step, root, name), stamp, number)
             # The caller requests the next file after the commit of this one, or commits several together.
             taken.add(name, digest)

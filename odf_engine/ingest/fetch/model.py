@@ -13,6 +13,7 @@ from odf_engine.base.config import EthereumConfig, FetchConfig, MqttConfig
 from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import SOURCE_NAME as SOURCE_NAME
 from odf_engine.errors import BadData, SourceUnavailable
 from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.metadata.model import SourceState
@@ -22,7 +23,6 @@ from odf_engine.workspace.environment import collect_secrets, redact_secrets, su
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
-SOURCE_NAME: Final = "default"  # polling sources have no name
 _CHUNK: Final = 1 << 20
 
 
@@ -86,6 +86,7 @@ class FetchContext:
         mqtt: limits of MQTT sources.
         ethereum: nodes and limits of EthereumLogs sources.
         whole_payload: the data must not be divided: rows that are missing in a payload are retracted.
+        source_name: the name of the source in its states; a source outside the chain has a UUID.
     """
 
     resolve: Callable[[str], Path]
@@ -107,6 +108,7 @@ class FetchContext:
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     ethereum: EthereumConfig = field(default_factory=EthereumConfig)
     whole_payload: bool = False
+    source_name: str = SOURCE_NAME
 
     def substitute_variables(self, text: str) -> str:
         """Return a text with its variables substituted. It may have secrets: do not log or store it.

@@ -20,8 +20,9 @@ from odf_engine.ingest.inference.file_inference import (
     InferredColumn,
     InferredFile,
 )
-from odf_engine.ingest.inference.file_sample import FileSample, infer_file, is_url
+from odf_engine.ingest.inference.file_sample import FileSample, infer_file
 from odf_engine.metadata.model import SetLicense
+from odf_engine.net.urls import is_url
 
 NOT_AS_DECLARED: Final = "metadata-contradiction"
 """Kind of the warnings of values that contradict their declaration."""
@@ -60,6 +61,7 @@ class DeclaredTable(msgspec.Struct, frozen=True, kw_only=True):
         location: the path of its file, relative to the workspace, or URL.
         name: its name in the collection, or "" for a file that is not in a collection.
         entry: its file in an archive, or "".
+        members: patterns of its files in an archive, if it has several.
         origin: what declares it, such as ``datapackage.json``, or "" if nothing does.
         separator, quote, encoding, header: of CSV, or None.
         skip: number of lines before the header.
@@ -76,6 +78,7 @@ class DeclaredTable(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     name: str = ""
     entry: str = ""
+    members: tuple[str, ...] = ()
     origin: str = ""
     separator: str | None = None
     quote: str | None = None
@@ -93,8 +96,8 @@ class DeclaredTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name for messages: the file in the archive, the path or the URL."""
-        return self.entry or self.location
+        """The name for messages: the files in the archive, the path or the URL."""
+        return ", ".join(self.members) or self.entry or self.location
 
 
 class MetadataFile(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tarfile
 import zipfile
 from collections import Counter
@@ -27,7 +28,13 @@ SHEETS: Final = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 """Suffixes of spreadsheets."""
 WITH_HEADER: Final = frozenset({".csv", ".tsv"})
 """Suffixes of files whose header an archive may repeat."""
+LINE_FORMATS: Final = frozenset({".ndjson", ".jsonl", ".geojsonl"})
+"""Suffixes of files whose lines are rows."""
 _READABLE: Final = frozenset(FORMATS) - {*SHEETS, ".xml", ".parquet"}
+_NOTES: Final = re.compile(
+    r"(?i)(.*[_ -])?(read[_ -]?me|licen[cs]e|copying|notice|changelog|terms|about)([_ -].*)?"
+)
+"""Names of text files about the data."""
 _MAX_HEADER: Final = 4096
 _MAX_DEPTH: Final = 100
 _OLE: Final = b"\xd0\xcf\x11\xe0"
@@ -118,12 +125,18 @@ def listed(names: Sequence[str]) -> str:
 def _archive_conversion(stream: BinaryIO) -> Conversion:
     """Return a filter for a compressed file, or for the members of an archive that are one table.
 
-    Members are one table if they are CSV with the same header. Otherwise it is the largest member.
+    Members are one table if they are CSV with the same header.
+
+    Raises:
+        BadData: there are several tables, or none.
     """
     try:
         with tarfile.open(fileobj=stream) as archive:
             members = [member for member in archive if member.isfile()]
-            data = [member for member in members if _suffix(member.name) in _READABLE]
+            data = [
+                member for member in members
+                if _suffix(member.name) in _READABLE and not is_note(member.name)
+            ]  # fmt: skip
             if not data:
                 names = listed([member.name for member in members])
                 raise BadData("the archive has no CSV, JSON or GeoJSON", hint=f"members: {names}")
@@ -133,21 +146,38 @@ def _archive_conversion(stream: BinaryIO) -> Conversion:
                     headers.add(content.readline(_MAX_HEADER).rstrip())
     except (tarfile.TarError, EOFError, OSError):
         return Conversion("", ("unpack",), "a compressed file")
-    largest = max(data, key=lambda member: member.size)
-    suffix = _suffix(largest.name)
+    suffix = _suffix(data[0].name)
     is_table = len(headers) == 1 and {_suffix(member.name) for member in data} == {suffix} <= WITH_HEADER
-    return members_conversion([member.name for member in data] if is_table else [largest.name], suffix)
+    names = [member.name for member in data]
+    if is_table or len(data) == 1:
+        matches = [member for member in members if member.name.endswith(suffix)]
+        is_exact = len(data) > 1 and matches == data
+        return members_conversion(names, [f"*{suffix}"] if is_exact else list(map(escaped_pattern, names)))
+    raise BadData(
+        f"the archive has {len(data)} data files: {listed(sorted(names))}",
+        hint="choose one, or a pattern: odf new --from ARCHIVE --member NAME",
+    )
+
+
+def is_note(name: str) -> bool:
+    """Return whether a file is about the data, such as ``readme.txt``."""
+    return _NOTES.fullmatch(PurePosixPath(name).stem) is not None
 
 
 def _suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-def members_conversion(names: Sequence[str], suffix: str) -> Conversion:
-    """Return a filter that writes the members of an archive one after the other."""
-    pattern = f"*{suffix}" if len(names) > 1 else escaped_pattern(names[0])
+def members_conversion(names: Sequence[str], patterns: Sequence[str]) -> Conversion:
+    """Return a filter that writes the members of an archive one after the other.
+
+    Args:
+        names: the members.
+        patterns: the patterns that match them.
+    """
     evidence = f"{count_of(len(names), 'member')} of the archive: {listed(names)}"
-    return Conversion(FORMATS[suffix], ("unpack", "--member", pattern), evidence)
+    options = [word for pattern in patterns for word in ("--member", pattern)]
+    return Conversion(FORMATS[_suffix(names[0])], ("unpack", *options), evidence)
 
 
 def escaped_pattern(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from odf_engine.errors import NotFound
-from odf_engine.ingest.inference.file_sample import is_url
+from odf_engine.net.urls import is_url
 
 _NUMBERS: Final = re.compile(r"\d+(?:[-_.]\d+)*")
 

@@ -15,7 +15,8 @@ from odf_engine.identity.names import is_valid_name
 from odf_engine.ingest.inference.declared_table import DeclaredTable
 from odf_engine.ingest.inference.file_conversion import FORMATS
 from odf_engine.ingest.inference.file_inference import InferredColumn, InferredFile
-from odf_engine.ingest.inference.file_sample import is_url, split_extensions
+from odf_engine.ingest.inference.file_sample import split_extensions
+from odf_engine.net.urls import is_url
 
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"

@@ -32,13 +32,18 @@ from odf_engine.data.parquet.parquet_reader import (
     read_bounded,
     read_parquet_schema,
 )
-from odf_engine.data.zip_archive import ZipArchive
+from odf_engine.data.zip_archive import ARCHIVE_ERRORS, ZipArchive
 from odf_engine.errors import BadData, has_surrogates
 from odf_engine.filters.json_filter import find_items
+from odf_engine.ingest.inference.archive_members import (
+    data_files,
+    is_visible,
+    open_archive,
+    suffix_of,
+)
 from odf_engine.ingest.inference.file_conversion import (
     FORMATS,
     SHEETS,
-    WITH_HEADER,
     Conversion,
     converted_beginning,
     find_conversion,
@@ -62,6 +67,7 @@ from odf_engine.ingest.inference.file_inference import (
 from odf_engine.ingest.inference.pagination import ListPaging, find_paging
 from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_kind import reject_binary, sniff_kind
+from odf_engine.net.urls import is_url
 
 if TYPE_CHECKING:
     from odf_engine.ingest.read import file_download
@@ -108,11 +114,6 @@ def find_data_files(folder: Path) -> list[tuple[str, int]]:
             if len(found) >= MAX_FILES:
                 return found
     return found
-
-
-def is_url(location: str) -> bool:
-    """Return whether a location is a URL of a network protocol."""
-    return urlsplit(location).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
 
 
 class FileSample(msgspec.Struct, frozen=True):
@@ -170,7 +171,9 @@ def load_sample(location: str, folder: Path, reporter: Reporter, home: str = "")
     return read_sample(folder / Path(location).expanduser(), location, reporter)
 
 
-def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> FileSample:
+def read_sample(
+    path: Path, name: str, reporter: Reporter, entry: str = "", members: Sequence[str] = ()
+) -> FileSample:
     """Read the beginning of a local file.
 
     Args:
@@ -178,6 +181,7 @@ def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> F
         name: a path or URL; its suffix determines the format.
         reporter: its cancellation ends the reading.
         entry: the file in the archive, or "" for the first data file.
+        members: patterns of the files in the archive that are the rows, in place of an entry.
 
     Raises:
         BadData: the file is damaged, or too large to be inspected.
@@ -185,6 +189,8 @@ def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> F
     """
     suffix, compression = split_extensions(name)
     try:
+        if members:
+            return _members_sample(path, name, members, reporter)
         with path.open("rb") as file:
             head = file.read(_SNIFFED_BYTES)
             is_archive = head.startswith(_ZIP) and not is_workbook(file)
@@ -197,8 +203,35 @@ def read_sample(path: Path, name: str, reporter: Reporter, entry: str = "") -> F
             return _parquet_sample(path, "", "")
         with path.open("rb") as file:
             return _stream_sample(suffix, file, "", "", reporter, reject=lambda: reject_binary(path, name))
-    except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except ARCHIVE_ERRORS as error:
         raise BadData(f"the archive cannot be read: {error}", where=name) from None
+    except BadData as error:
+        error.where = error.where or name
+        raise
+
+
+def _members_sample(path: Path, name: str, patterns: Sequence[str], reporter: Reporter) -> FileSample:
+    """Read the beginning of the members of an archive that are one table.
+
+    Raises:
+        BadData: a pattern matches no member, or the members are not one table.
+    """
+    with open_archive(path) as archive:
+        for pattern in patterns:
+            if not archive.match([pattern]):
+                raise BadData(
+                    f"no member of the archive matches '{pattern}'",
+                    where=name,
+                    hint=f"choose one of {listed([member.name for member in archive.data])}",
+                )
+        members = sorted(archive.match(patterns))
+        archive.require_one_table(members)
+    names = [member.name for member in members]
+    if suffix_of(names[0]) not in FORMATS:
+        raise BadData(f"{names[0]} is not a data file", where=name, hint="choose another member")
+    with path.open("rb") as file:
+        conversion = members_conversion(names, patterns)
+        return _stream_sample(suffix_of(names[0]), file, "", "", reporter, conversion=conversion)
 
 
 def _stream_sample(
@@ -271,42 +304,25 @@ def _zip_sample(path: Path, reporter: Reporter, member: str) -> FileSample:
         for entry in entries:
             if entry.filename.lower().endswith(".shp"):
                 return _shapefile_sample(archive, entry.filename)
-        data = [entry for entry in entries if member or _suffix(entry.filename) in FORMATS]
+        names = {entry.filename for entry in entries if is_visible(entry.filename)}
+        names = set(data_files(sorted(names))) if not member else {member}
+        data = [entry for entry in entries if entry.filename in names]
         if not data:
             if member:
-                raise BadData(f"the archive has no {member}")
+                raise BadData(f"the archive has no member '{member}'", hint="choose a member again")
             raise BadData("the archive has no CSV, JSON, XML, Parquet, spreadsheet or shapefile")
-        largest = max(data, key=lambda entry: entry.file_size)
-        parts = parts_of_table(archive, [entry for entry in data if entry.file_size])
-        suffix = _suffix(largest.filename)
-        if parts is not None:
-            with path.open("rb") as file:
-                return _stream_sample(suffix, file, "", "", reporter, conversion=parts)
-        with archive.open(largest) as file:
-            sample = _stream_sample(suffix, cast("BinaryIO", file), "Zip", largest.filename, reporter)
-    if len(data) == 1:
-        return sample
-    names = listed([entry.filename for entry in data])
-    evidence = f"the largest of {len(data)} files in the archive is {largest.filename}: {names}"
-    return msgspec.structs.replace(sample, evidence=(evidence, *sample.evidence))
-
-
-def _suffix(name: str) -> str:
-    return PurePosixPath(name).suffix.lower()
-
-
-def parts_of_table(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> Conversion | None:
-    """Return a filter for the members of an archive if all of them are CSV with the same header."""
-    suffix = _suffix(entries[0].filename) if entries else ""
-    if len(entries) < 2 or suffix not in WITH_HEADER:
-        return None
-    headers: set[bytes] = set()
-    for entry in entries:
-        with archive.open(entry) as file:
-            headers.add(file.readline(_HEAD_BYTES).rstrip())
-        if len(headers) > 1 or _suffix(entry.filename) != suffix:
-            return None
-    return members_conversion([entry.filename for entry in entries], suffix)
+        if len(data) > 1:
+            with open_archive(path) as opened:
+                groups = opened.groups()
+            if groups and len(groups[0][1]) == len(data):
+                return _members_sample(path, path.name, [groups[0][0]], reporter)
+            raise BadData(
+                f"the archive has {len(data)} data files: {listed(sorted(names))}",
+                hint="choose one, or a pattern: odf new --from ARCHIVE --member NAME",
+            )
+        suffix = suffix_of(data[0].filename)
+        with archive.open(data[0]) as file:
+            return _stream_sample(suffix, cast("BinaryIO", file), "Zip", data[0].filename, reporter)
 
 
 def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,9 +19,16 @@ import msgspec
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
 from odf_engine.base.settings import load_workspace
-from odf_engine.data.zip_archive import ZipArchive
+from odf_engine.data.zip_archive import ARCHIVE_ERRORS, ZipArchive
 from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
 from odf_engine.ingest.inference import gtfs
+from odf_engine.ingest.inference.archive_members import (
+    Archive,
+    Member,
+    is_tar,
+    is_visible,
+    open_archive,
+)
 from odf_engine.ingest.inference.csvw import SUFFIX, is_csvw, read_csvw
 from odf_engine.ingest.inference.data_package import FILE_NAME, read_package
 from odf_engine.ingest.inference.declared_table import (
@@ -31,18 +37,17 @@ from odf_engine.ingest.inference.declared_table import (
     declared_choices,
     infer_table,
 )
-from odf_engine.ingest.inference.file_conversion import FORMATS, is_workbook
+from odf_engine.ingest.inference.file_conversion import FORMATS, escaped_pattern, is_note, is_workbook
 from odf_engine.ingest.inference.file_groups import resolve_pattern
 from odf_engine.ingest.inference.file_inference import FileChoices, InferredFile
 from odf_engine.ingest.inference.file_manifest import manifest_text
 from odf_engine.ingest.inference.file_sample import (
     FileSample,
-    is_url,
     load_sample,
-    parts_of_table,
     read_sample,
     split_extensions,
 )
+from odf_engine.net.urls import is_url
 
 if TYPE_CHECKING:
     from odf_engine.ingest.read import file_download
@@ -52,17 +57,10 @@ else:
 _MAX_DOCUMENT: Final = 16 << 20
 _MAX_ARCHIVE: Final = 1 << 30
 _NOT_NAME: Final = re.compile(r"[^a-z0-9]+")
-_NOTES: Final = re.compile(
-    r"(?i)(.*[_ -])?(read[_ -]?me|licen[cs]e|copying|notice|changelog|terms|about)([_ -].*)?"
-)
-"""Names of text files about the data."""
 _GROUP: Final = "csv-metadata.json"
 _PACKAGE_LEVELS: Final = 3
 """Number of folders above a file that may have its Data Package."""
 _ZIP: Final = b"PK\x03\x04"
-_ZIP_ERRORS: Final = (
-    zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, BadData,
-)  # fmt: skip
 
 
 class TableCollection:
@@ -72,6 +70,7 @@ class TableCollection:
         location: the path, relative to the workspace, or URL.
         tables: the tables.
         is_collection: whether each table becomes a dataset with a name of its own.
+        has_members: whether one of its tables or members can be selected.
     """
 
     def __init__(
@@ -79,20 +78,31 @@ class TableCollection:
     ) -> None:
         self.location, self.tables = location, tables
         self.is_collection = len(tables) > 1
+        self.has_members = bool(tables[0].name) or archive is not None
         self._folder, self._archive = folder, archive
 
-    def find(self, member: str) -> DeclaredTable:
-        """Return the table with a name, or with a file name in the archive.
+    def find(self, members: Sequence[str]) -> DeclaredTable:
+        """Return the table with a name or a file name in the archive, or the table of several members.
+
+        Args:
+            members: a name, or patterns and names of members that are one table.
 
         Raises:
-            NotFound: there is no such table.
+            NotFound: there is no such table, or a pattern matches no member.
         """
-        for table in self.tables:
+        for table in self.tables if len(members) == 1 else ():
             path = table.entry or table.location
-            if member in (table.name, path) or f"/{path}".endswith(f"/{member}"):
+            if members[0] in (table.name, path) or f"/{path}".endswith(f"/{members[0]}"):
                 return table
-        names = ", ".join(PurePosixPath(table.label).name for table in self.tables[:20])
-        raise NotFound(f"no table '{member}'", where=self.location, hint=f"use one of {names}")
+        names = [PurePosixPath(table.label).name for table in self.tables]
+        if self._archive is not None:
+            with open_archive(self._archive) as archive:
+                table = members_table(self.location, archive, members)
+                names = [member.name for member in archive.data]
+            if table is not None:
+                return table
+        wanted = ", ".join(f"'{member}'" for member in members)
+        raise NotFound(f"no table {wanted}", where=self.location, hint=f"use one of {', '.join(names[:20])}")
 
     def sample(self, table: DeclaredTable, reporter: Reporter) -> FileSample:
         """Read the beginning of a table.
@@ -101,7 +111,7 @@ class TableCollection:
             OdfError: the file is damaged, or cannot be read.
         """
         if self._archive is not None and table.location == self.location:
-            return read_sample(self._archive, table.location, reporter, table.entry)
+            return read_sample(self._archive, table.location, reporter, table.entry, table.members)
         home = self.location if is_url(self.location) else ""
         return load_sample(table.location, self._folder, reporter, home)
 
@@ -129,7 +139,7 @@ def open_tables(location: str, folder: Path, reporter: Reporter) -> Iterator[Tab
     name = _base_name(location)
     with ExitStack() as stack:
         archive = None
-        if _is_archive(location, folder, reporter):
+        if is_tar(location) or _is_archive(location, folder, reporter):
             archive = stack.enter_context(_local_archive(location, folder, reporter))
             tables = _archive_tables(location, archive, reporter)
         elif name == FILE_NAME:
@@ -145,8 +155,20 @@ def open_tables(location: str, folder: Path, reporter: Reporter) -> Iterator[Tab
         yield TableCollection(location, tables, folder, archive)
 
 
+class ArchiveListing(NamedTuple):
+    """The data files of an archive.
+
+    Attributes:
+        members: the files.
+        groups: patterns that match several files of one table, with the files.
+    """
+
+    members: Sequence[Member]
+    groups: Sequence[tuple[str, Sequence[Member]]]
+
+
 def propose_manifests(
-    location: str, name: str, folder: Path, reporter: Reporter, member: str = ""
+    location: str, name: str, folder: Path, reporter: Reporter, members: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the manifest of each table of a file or collection.
 
@@ -155,7 +177,8 @@ def propose_manifests(
         name: the dataset name; of a collection the start of the names.
         folder: the folder of the workspace.
         reporter: receives warnings, and cancels the inference.
-        member: the only table to take, by its name or file name, or "" for all.
+        members: the only table to take, by its name or file name; patterns and names of members of an
+            archive that are one table; or () for all tables.
 
     Raises:
         UsageError: the file is no collection, and has no member.
@@ -164,10 +187,10 @@ def propose_manifests(
     newest, pattern = resolve_pattern(location, folder)
     with open_tables(newest, folder, reporter) as collection:
         tables = collection.tables
-        if member and not tables[0].name:
+        if members and not collection.has_members:
             raise UsageError(f"{location} is not a collection of tables", hint="leave out --member")
-        if member or not collection.is_collection:
-            table = collection.find(member) if member else tables[0]
+        if members or not collection.is_collection:
+            table = collection.find(members) if members else tables[0]
             file = collection.infer(table, reporter)
             yield manifest_text(table.location, name, file, declared=table, pattern=pattern)
             return
@@ -211,9 +234,81 @@ def load_table(table: DeclaredTable, folder: Path, reporter: Reporter) -> FileSa
         OdfError: as in :func:`load_sample`.
         OSError: the file cannot be read.
     """
-    if not table.entry:
+    if not table.entry and not table.members:
         return load_sample(table.location, folder, reporter)
-    return read_sample(folder / Path(table.location).expanduser(), table.location, reporter, table.entry)
+    path = folder / Path(table.location).expanduser()
+    return read_sample(path, table.location, reporter, table.entry, table.members)
+
+
+def members_table(location: str, archive: Archive, members: Sequence[str]) -> DeclaredTable | None:
+    """Return the table of members of an archive, or None if a pattern matches no member.
+
+    Args:
+        location: the path of the archive, relative to the workspace, or URL.
+        archive: the archive.
+        members: patterns and names.
+    """
+    matches = [archive.match([pattern]) for pattern in members]
+    if not all(matches):
+        return None
+    chosen = {member for names in matches for member in names}
+    patterns = [
+        text if glob.has_magic(text) else escaped_pattern(names[0].name)
+        for text, names in zip(members, matches, strict=True)
+    ]
+    if len(chosen) == 1 and archive.is_zip:
+        return DeclaredTable(location=location, name="", entry=next(iter(chosen)).name)
+    return DeclaredTable(location=location, members=tuple(patterns))
+
+
+def match_members(table: DeclaredTable, folder: Path) -> list[str]:
+    """Return the names of the members that a table of a local archive has now.
+
+    Raises:
+        BadData: the archive is damaged.
+        OSError: it cannot be read.
+    """
+    with open_archive(folder / Path(table.location).expanduser()) as archive:
+        patterns = table.members or (escaped_pattern(table.entry),)
+        return [member.name for member in archive.match(patterns)]
+
+
+def list_archive(location: str, folder: Path) -> ArchiveListing | None:
+    """Return the data files of a local archive, or None if it has at most one, or describes its tables.
+
+    Raises:
+        BadData: the archive is damaged.
+        OSError: it cannot be read.
+    """
+    if is_url(location) or not (is_tar(location) or _is_archive(location, folder, Reporter())):
+        return None
+    path = folder / Path(location).expanduser()
+    with path.open("rb") as file:
+        if is_workbook(file):
+            return None
+    with open_archive(path) as archive:
+        names = [member.name for member in archive.members]
+        if len(archive.data) < 2 or _find_package(names) is not None or gtfs.find_feed(names) is not None:
+            return None
+        return ArchiveListing(archive.data, archive.groups())
+
+
+def choose_members(location: str, folder: Path, members: Sequence[str]) -> DeclaredTable:
+    """Return the table of members of a local archive.
+
+    Args:
+        location: the path of the archive, relative to the workspace.
+        folder: the folder of the workspace.
+        members: patterns and names.
+
+    Raises:
+        NotFound: a pattern matches no member.
+        BadData: the archive is damaged.
+        OSError: the archive cannot be read.
+    """
+    with open_tables(location, folder, Reporter()) as collection:
+        table = collection.find(members)
+        return msgspec.structs.replace(table, name=table.entry)
 
 
 def load_choices(table: DeclaredTable, folder: Path) -> FileChoices:
@@ -271,7 +366,7 @@ def _local_archive(location: str, folder: Path, reporter: Reporter) -> Iterator[
         yield folder / Path(location).expanduser()
         return
     with TemporaryDirectory() as temporary:
-        path = Path(temporary) / "archive.zip"
+        path = Path(temporary) / "archive"
         with path.open("wb") as file:
             config = load_workspace(folder / ".odf").fetch
             for piece in file_download.download_chunks(location, _MAX_ARCHIVE + 1, config, reporter):
@@ -293,45 +388,56 @@ def _archive_tables(location: str, path: Path, reporter: Reporter) -> list[Decla
         if is_workbook(file):
             return single
     try:
-        with ZipArchive(path) as archive:
-            names = [entry.filename for entry in archive.infolist() if _is_visible(entry)]
-            if (package := _find_package(names)) is not None:
-                document = MetadataFile(package, location)
-                read = _member_reader(archive, location)
-                return _named(read_package(document, read(location, package), read, reporter))
-            feed = gtfs.find_feed(names)
-            if feed is not None:
-                return _named(_feed_tables(location, archive, feed, names))
-            files = _table_files(names)
-            if len(files) == 1:
-                return [DeclaredTable(location=location, entry=files[0])]
-            if not files or parts_of_table(archive, [archive.getinfo(name) for name in files]):
+        with open_archive(path) as archive:
+            names = [member.name for member in archive.members if is_visible(member.name)]
+            if archive.is_zip and (tables := _described_tables(location, path, names, reporter)):
+                return _named(tables)
+            if not archive.data:
                 return single
-            return _named([DeclaredTable(location=location, name=name, entry=name) for name in files])
-    except _ZIP_ERRORS as error:
+            groups = archive.groups()
+            if len(archive.data) == 1:
+                table = members_table(location, archive, [archive.data[0].name])
+                return [table or single[0]]
+            if groups and len(groups[0][1]) == len(archive.data):
+                return [DeclaredTable(location=location, members=(groups[0][0],))]
+            return _named(_member_tables(location, archive, groups))
+    except (*ARCHIVE_ERRORS, BadData) as error:
         if isinstance(error, BadData) and error.where:
             raise
         return single  # reading it says what is wrong
 
 
-def _is_visible(entry: zipfile.ZipInfo) -> bool:
-    parts = PurePosixPath(entry.filename).parts
-    return not entry.is_dir() and not any(part.startswith((".", "__MACOSX")) for part in parts)
+def _described_tables(
+    location: str, path: Path, names: Sequence[str], reporter: Reporter
+) -> list[DeclaredTable]:
+    """Return the tables that a Data Package or the GTFS reference describes, or [] without one."""
+    with ZipArchive(path) as archive:
+        if (package := _find_package(names)) is not None:
+            document = MetadataFile(package, location)
+            read = _member_reader(archive, location)
+            return list(read_package(document, read(location, package), read, reporter))
+        feed = gtfs.find_feed(names)
+        return [] if feed is None else list(_feed_tables(location, archive, feed, names))
+
+
+def _member_tables(
+    location: str, archive: Archive, groups: Sequence[tuple[str, Sequence[Member]]]
+) -> Iterator[DeclaredTable]:
+    """Yield a table for each group of members, and for each other member."""
+    grouped: set[Member] = set()
+    for pattern, members in groups:
+        if grouped.isdisjoint(members):
+            grouped.update(members)
+            yield DeclaredTable(location=location, name=pattern.replace("*", ""), members=(pattern,))
+    for member in archive.data:
+        if member not in grouped and (table := members_table(location, archive, [member.name])):
+            yield msgspec.structs.replace(table, name=member.name)
 
 
 def _find_package(names: Sequence[str]) -> str | None:
     """Return the descriptor of a Data Package in an archive, or None."""
     packages = [name for name in names if PurePosixPath(name).name == FILE_NAME]
     return min(packages, key=len, default=None)
-
-
-def _table_files(names: Sequence[str]) -> list[str]:
-    """Return the data files of an archive. Text and XML files count if there are no others."""
-    if shapes := [name for name in names if name.lower().endswith(".shp")]:
-        return shapes
-    files = [name for name in names if PurePosixPath(name).suffix.lower() in FORMATS]
-    files = [name for name in files if not _NOTES.fullmatch(PurePosixPath(name).stem)]
-    return [name for name in files if not name.lower().endswith((".txt", ".xml"))] or files
 
 
 def _feed_tables(
@@ -341,11 +447,7 @@ def _feed_tables(
     prefix = f"{folder}/" if folder else ""
     for name in names:
         path = PurePosixPath(name)
-        if (
-            name.rpartition("/")[0] != folder
-            or path.suffix.lower() not in FORMATS
-            or _NOTES.fullmatch(path.stem)
-        ):
+        if name.rpartition("/")[0] != folder or path.suffix.lower() not in FORMATS or is_note(path.name):
             continue
         table = DeclaredTable(location=location, name=name, entry=name)
         if path.suffix.lower() == ".txt":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import codecs
 import re
-import zipfile
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from odf_engine.data.zip_archive import ZipArchive
+from odf_engine.data.zip_archive import ARCHIVE_ERRORS, ZipArchive
 from odf_engine.errors import BadData
 
 _CONVERT: Final = "add a prepare step: {kind: Pipe, command: [odf, filter, sheet]}"
@@ -60,8 +58,7 @@ def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
 
 def _workbook_kind(path: Path) -> str:
     """Return the kind of a workbook, which is a zip archive, or "" for another archive."""
-    damaged = (zipfile.BadZipFile, BadData, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
-    with suppress(*damaged), ZipArchive(path) as archive:
+    with suppress(*ARCHIVE_ERRORS, BadData, OSError), ZipArchive(path) as archive:
         names = archive.namelist()
         if any(name.startswith("xl/") for name in names):
             return "Excel workbook"

@@ -20,7 +20,7 @@ from odf_engine.base.config import FetchConfig
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import BadData, OdfError, disk_hint
-from odf_engine.ingest.inference.file_sample import is_url, split_extensions
+from odf_engine.ingest.inference.file_sample import split_extensions
 from odf_engine.ingest.read.file_relation import (
     DataFile,
     bad_lines_query,
@@ -31,6 +31,7 @@ from odf_engine.ingest.read.file_relation import (
     raw_relation,
 )
 from odf_engine.ingest.read.file_table import FileColumn, FileEvent, FileRequest, max_memory
+from odf_engine.net.urls import is_url
 from odf_engine.sql.duckdb_text import PREPARATION, SETTINGS, literal, quoted, storable_value
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -23,7 +22,7 @@ import msgspec
 
 from odf_engine.base.lazy import LazyModule
 from odf_engine.base.progress import Reporter
-from odf_engine.data.zip_archive import ZipArchive
+from odf_engine.data.zip_archive import ARCHIVE_ERRORS, ZipArchive
 from odf_engine.errors import BadData
 from odf_engine.filters.filter_process import run_contained
 from odf_engine.ingest.inference.file_inference import (
@@ -136,7 +135,7 @@ def _readable_file(path: Path, inferred: InferredFile, scratch: Path, reporter: 
                 _copy_text(filtered, target, inferred.encoding, reporter)
             else:
                 shutil.copyfileobj(filtered, target, _CHUNK)
-    except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except ARCHIVE_ERRORS as error:
         raise BadData(f"the archive cannot be read: {error}", where=path.name) from None
     except BadData as error:
         where = ", ".join(filter(None, (path.name, error.where)))

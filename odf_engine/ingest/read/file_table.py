@@ -26,11 +26,10 @@ from odf_engine.ingest.inference.file_conversion import FORMATS
 from odf_engine.ingest.inference.file_sample import (
     MAX_FILES,
     find_data_files,
-    is_url,
     split_extensions,
 )
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
-from odf_engine.net.urls import without_login
+from odf_engine.net.urls import is_url, without_login
 
 if TYPE_CHECKING:
     from odf_engine.data.parquet import slices
@@ -158,7 +157,7 @@ class FileTable:
             limit: the maximum number of rows, or None for all.
             raw: whether the cells are read as texts, as they are in the file.
             on_first: called with the first rows before all rows are read.
-            on_progress: called with percents.
+            on_progress: called with the progress in percent.
 
         Raises:
             BadData: a file is damaged, or has no known format.

@@ -160,6 +160,11 @@ _FLAGS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UseParallelGC",
     "-XX:-UsePerfData",
+    # Without memory, Java would collect garbage without end, and a job whose result cannot be received would
+    # never fail. This ends the process after five collections that freed little, or at the first error.
+    "-XX:GCTimeLimit=90",
+    "-XX:GCHeapFreeLimit=50",
+    "-XX:+ExitOnOutOfMemoryError",
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",

@@ -456,12 +456,12 @@ class SparkRuntime:
 
 
 def _cache_lookups(gateway: Any) -> None:
-    """Cache the Java classes and static methods that PySpark uses by name.
+    """Cache the Java packages, classes and static methods that PySpark uses by name.
 
-    PySpark would search for them at each use: in all jars, for each package that it imports.
+    PySpark would search for them in all jars at each use, also for parts of names like `org.apache.spark`.
     """
     # Deferred, as all imports of PySpark: they run while the JVM starts.
-    from py4j.java_gateway import JavaClass, JavaMember, JVMView
+    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
     class CachingClass(JavaClass):  # pyright: ignore[reportIncompatibleMethodOverride]
         def __getattr__(self, name: str) -> Any:
@@ -470,13 +470,23 @@ def _cache_lookups(gateway: Any) -> None:
                 setattr(self, name, member)
             return member
 
+    class CachingPackage(JavaPackage):
+        def __getattr__(self, name: str) -> Any:
+            return cache(self, name, super().__getattr__(name))
+
     class CachingView(JVMView):
         def __getattr__(self, name: str) -> Any:
-            member = super().__getattr__(name)
-            if isinstance(member, JavaClass):
-                member = CachingClass(member._fqn, member._gateway_client)
-                setattr(self, name, member)
+            return cache(self, name, super().__getattr__(name))
+
+    def cache(owner: JavaPackage | JVMView, name: str, member: Any) -> Any:
+        if isinstance(member, JavaPackage):
+            member = CachingPackage(member._fqn, member._gateway_client, member._jvm_id)
+        elif isinstance(member, JavaClass):
+            member = CachingClass(member._fqn, member._gateway_client)
+        else:
             return member
+        setattr(owner, name, member)
+        return member
 
     plain: Any = gateway.jvm
     gateway.jvm = CachingView(plain._gateway_client, plain._jvm_name, id=plain._id)

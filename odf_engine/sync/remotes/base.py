@@ -202,6 +202,7 @@ _T = TypeVar("_T")
 PIECE: Final = 1 << 20
 _LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "compactions", "checks", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
+_WAIT_SECONDS: Final = 0.2
 _MEND: Final = "it was not sent; run odf verify to find all errors, and restore it from a copy of the dataset"
 
 
@@ -285,7 +286,8 @@ def upload_parallel(
     Raises:
         OdfError: the first failure that has a reason, otherwise Cancelled.
     """
-    waiting, lock = iter(items), threading.Lock()
+    lock = threading.Lock()
+    waiting: Iterator[_T] = iter(items)
 
     def run() -> None:
         while True:
@@ -298,8 +300,16 @@ def upload_parallel(
             work(item)
 
     with ThreadPoolExecutor(parallel, "send") as pool:
-        futures = [pool.submit(run) for _ in range(parallel)]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        try:
+            futures = [pool.submit(run) for _ in range(parallel)]
+            while True:  # a signal just before a wait is handled after it
+                done, running = wait(futures, _WAIT_SECONDS, FIRST_EXCEPTION)
+                if not running or any(future.exception() for future in done):
+                    break
+        except KeyboardInterrupt:
+            waiting = iter(())  # the pool waits for its threads
+            stop()
+            raise
         if any(future.exception() for future in done):
             stop()
     errors = [error for future in futures if (error := future.exception()) is not None]

@@ -57,11 +57,18 @@ def folder_of(url: str) -> Path:
 
 
 class FolderRemote(BlockwiseRemote):
-    """A dataset in a folder, which can be read and written. ``reference`` is its head, or a branch."""
+    """A dataset in a folder, which can be read and written.
 
-    def __init__(self, url: str, reference: str = HEAD) -> None:
+    Args:
+        url: its URL.
+        reference: its head, or a branch.
+        is_durable: whether objects remain after a power failure, and not only after a crash of the program.
+    """
+
+    def __init__(self, url: str, reference: str = HEAD, *, is_durable: bool = True) -> None:
         self.url = url
         self._head_name = reference
+        self._is_durable = is_durable
         self.folder = _find_dataset(folder_of(url))
         self._refs = RefStore(self.folder / "refs")
         self._names = ObjectNames()
@@ -179,11 +186,13 @@ class FolderRemote(BlockwiseRemote):
         staged = self._staging.staging_path()
         try:
             yield staged
-            fsync_file(staged)
+            if self._is_durable:
+                fsync_file(staged)
             make_folder(objects.folder)
             # An existing file has a wrong size, or the same bytes.
             staged.replace(objects.path(str(object_hash)))
-            fsync_folder(objects.folder)
+            if self._is_durable:
+                fsync_folder(objects.folder)
         finally:
             remove_temporary(staged)
 

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -24,8 +25,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from odf_engine.base.config import HOST_NAME, ServeConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.base.terminal_text import escape_standard_streams
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.sql.query_text import one_line_summary
 from odf_engine.sync.server.request_router import SILENT, RequestRouter
 from odf_engine.sync.server.service import COMMON_HEADERS, DatasetService
 from odf_engine.workspace.workspace import Workspace
@@ -37,6 +40,14 @@ _MAX_LINGERING: Final = 64
 _RETRY_SECONDS: Final = 0.2
 _METRICS: Final = "odf_engine.automation.alerts.metrics:collect_metrics"
 """Returns the metrics. It is imported by its name, when it is used, since it is above this package."""
+_CATALOG: Final = "odf_engine.publication.catalog:CatalogBuilder"
+"""Describes the datasets. It is imported as the metrics are."""
+_RUN_JOB: Final = "odf_engine.worker.client:run_job"
+_QUERY: Final = "odf_engine.jobs.query:Query"
+"""Run a query with Spark. They are imported as the metrics are."""
+_MAX_TITLE: Final = 60
+_MAX_SPARK_BYTES: Final = 8 << 30
+"""Maximum size of the rows of a query with Spark, which are stored on disk in a smaller form."""
 
 
 class ConnectionLimiter:
@@ -190,6 +201,8 @@ class _Connection(web.RequestHandler):
 _GRACE_SECONDS: Final = 8.0
 """Maximum time in seconds for running transfers after the stop of the server was requested."""
 _BACKLOG: Final = 512
+_HTTP_PORT: Final = 8080
+_FLIGHT_PORT: Final = 32010
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -198,10 +211,14 @@ def main() -> int:
     escape_standard_streams()
     arguments = _parse_arguments()
     try:
+        _check_options(arguments)
         serving, tls = _prepare(arguments)
         sockets = _listen(arguments.host, arguments.port)
         _raise_file_limit(serving.limits.connections)
-        asyncio.run(_serve(serving, sockets, tls, arguments))
+        if arguments.flight:
+            asyncio.run(_serve_flight(serving, sockets, arguments))
+        else:
+            asyncio.run(_serve(serving, sockets, tls, arguments))
     except OdfError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
@@ -219,7 +236,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="odf serve")
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--flight", action="store_true")
+    parser.add_argument("--require-token", action="store_true")
+    parser.add_argument("--port", type=int)
     parser.add_argument("--host-name", action="append", default=[])
     parser.add_argument("--dataset", action="append", default=[])
     parser.add_argument("--allow-push", action="store_true")
@@ -231,6 +250,22 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Check that the options suit the protocol, and set the default port."""
+    http_only = {
+        "--allow-push": arguments.allow_push,
+        "--metrics": arguments.metrics,
+        "--behind-proxy": arguments.behind_proxy,
+        "--host-name": arguments.host_name,
+    }
+    if arguments.flight and (unsuitable := [name for name, value in http_only.items() if value]):
+        raise UsageError(f"{unsuitable[0]} does not apply to --flight", hint=f"omit {unsuitable[0]}")
+    if arguments.require_token and not arguments.flight:
+        raise UsageError("--require-token applies to --flight only", hint="use --flight --require-token")
+    if arguments.port is None:
+        arguments.port = _FLIGHT_PORT if arguments.flight else _HTTP_PORT
 
 
 def _prepare(arguments: argparse.Namespace) -> tuple[DatasetService, ssl.SSLContext | None]:
@@ -341,11 +376,15 @@ async def _serve(
 
     on_request = write_line if arguments.verbose else None
     metrics = resolve_name(_METRICS) if arguments.metrics else None
-    router = RequestRouter(serving, on_request, report_failure, metrics=metrics)
+    router = RequestRouter(
+        serving,
+        on_request,
+        report_failure,
+        metrics=metrics,
+        make_catalog=lambda: resolve_name(_CATALOG)(),
+    )
     limiter = ConnectionLimiter(router.handle, serving.limits, tls, logger=SILENT, access_log=None)
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, _stop, serving)
+    _stop_at_signals(serving)
     limiter.listen(sockets)
     await asyncio.to_thread(_announce, serving, arguments, _url(sockets[0], arguments.host, tls))
     await serving.stopping.wait()
@@ -356,6 +395,57 @@ async def _serve(
         write_line("running transfers were cancelled")
     await limiter.close()
     serving.close()
+
+
+async def _serve_flight(
+    serving: DatasetService, sockets: list[socket.socket], arguments: argparse.Namespace
+) -> None:
+    """Serve Flight SQL until a signal. The sockets have shown that the address is free."""
+    from odf_engine.sync.server.flight.flight_server import FlightSqlServer
+
+    _stop_at_signals(serving)
+    scheme = "grpc" if arguments.tls_cert is None else "grpc+tls"
+    port = sockets[0].getsockname()[1]
+    for listener in sockets:
+        listener.close()
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host or "localhost"
+    location = f"{scheme}://{host}:{port}"
+    tls = (arguments.tls_cert.read_bytes(), arguments.tls_key.read_bytes()) if arguments.tls_cert else None
+    try:
+        server = FlightSqlServer(
+            serving,
+            partial(_run_with_spark, serving.workspace.folder) if serving.limits.spark else None,
+            location,
+            tls,
+            require_token=arguments.require_token,
+            is_verbose=arguments.verbose,
+        )
+    except OSError as error:  # errors of Arrow
+        raise OdfError(
+            f"cannot listen at {location}: {error}", hint="choose another port: --port N"
+        ) from None
+    _announce(serving, arguments, location)
+    await serving.stopping.wait()
+    await asyncio.to_thread(server.stop)
+    serving.close()
+
+
+def _run_with_spark(
+    workspace: Path, sql: str, datasets: list[str], limit: int, path: Path, reporter: Reporter
+) -> bool:
+    """Run a query with Spark in the worker of the workspace, see :data:`SparkQuery`."""
+    run_job, query = resolve_name(_RUN_JOB), resolve_name(_QUERY)
+    output = str(path.absolute())
+    request = query(sql=sql, readable=datasets, limit=limit, max_bytes=_MAX_SPARK_BYTES, output=output)
+    title = one_line_summary(sql, _MAX_TITLE)
+    result, _ = run_job(workspace, request, title, reporter, ends_with_client=True)
+    return bool(result.truncated)
+
+
+def _stop_at_signals(serving: DatasetService) -> None:
+    # The loop also notices signals that the system delivers to other threads.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, serving)
 
 
 def _stop(serving: DatasetService) -> None:
@@ -371,8 +461,9 @@ def _url(listening: socket.socket, host: str, tls: ssl.SSLContext | None) -> str
 
 def _announce(serving: DatasetService, arguments: argparse.Namespace, url: str) -> None:
     number = len(serving.datasets())
-    is_unencrypted = url.startswith("http:") and not serving.limits.behind_proxy
-    if serving.allow_push and is_unencrypted and arguments.host not in _THIS_MACHINE and not arguments.quiet:
+    is_unencrypted = url.startswith(("http:", "grpc:")) and not serving.limits.behind_proxy
+    has_tokens = serving.allow_push or arguments.require_token
+    if has_tokens and is_unencrypted and arguments.host not in _THIS_MACHINE and not arguments.quiet:
         sys.stderr.write("warning: tokens are sent unencrypted; use --tls-cert and --tls-key\n")
     if arguments.json:
         facts = {"url": url, "datasets": number, "push": serving.allow_push, "pid": os.getpid()}
@@ -381,6 +472,7 @@ def _announce(serving: DatasetService, arguments: argparse.Namespace, url: str) 
     elif not arguments.quiet:
         datasets_text = f"{number} dataset{'' if number == 1 else 's'}"
         mode = "push with a token" if serving.allow_push else "read-only"
+        mode += ", with a token" if arguments.require_token else ""
         sys.stdout.write(f"serving {datasets_text} at {url} ({mode}); press ^C to stop\n")
         sys.stdout.flush()
 

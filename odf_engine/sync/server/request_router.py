@@ -8,9 +8,10 @@ import time
 import traceback
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from hashlib import sha256
 from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
@@ -151,25 +152,42 @@ class ServedMetrics:
         return self._text
 
 
+class DatasetDescriber(Protocol):
+    """Describes datasets as JSON-LD, see :mod:`odf_engine.publication.catalog`."""
+
+    def catalog(self, entries: Sequence[DatasetEntry], base: str) -> bytes:
+        """Return the catalog of datasets."""
+        ...
+
+    def dataset(self, entry: DatasetEntry, base: str) -> bytes:
+        """Return the description of one dataset."""
+        ...
+
+
 def render_json(rows: Sequence[Row]) -> bytes:
     """Return the listing as JSON."""
     return msgspec.json.encode({"datasets": rows})
 
 
-def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
+def render_html(
+    rows: Sequence[Row], base: str, is_single: bool = False, description: bytes | None = None
+) -> str:
     """Return the HTML page of the listing.
 
     Args:
         rows: the datasets.
         base: URL of the server, with a trailing slash.
         is_single: whether it is the page of one dataset.
+        description: the dataset as JSON-LD, b"" for the listing, or None without a catalog.
     """
     title = _escape_text(rows[0].name) if is_single else "Datasets"
     parts = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>',
         f"{title} – Open Data Fabric</title>",
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<style>{_STYLE}</style></head><body><header><h1>",
+        f"<style>{_STYLE}</style>",
+        "" if description is None else _catalog_link(base, description),
+        "</head><body><header><h1>",
         f'<a href="{_escape_text(base)}">Datasets</a> / {title}' if is_single else title,
         "</h1></header><main>",
     ]
@@ -181,6 +199,14 @@ def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
         parts.append(f"<p>{len(rows) - _MAX_SHOWN:,} more in the JSON listing</p>")
     parts.append("</main></body></html>\n")
     return "".join(parts)
+
+
+def _catalog_link(base: str, description: bytes) -> str:
+    """Return the link to the catalog, and the description of the dataset of the page."""
+    href = _escape_text(f"{base}{_CATALOG_PATH[1:]}")
+    link = f'<link rel="alternate" type="{_CATALOG_TYPE}" href="{href}">'
+    text = description.decode().replace("<", "\\u003c")  # third-party text must not end the element
+    return f'{link}<script type="{_CATALOG_TYPE}">{text}</script>' if text else link
 
 
 def _article(row: Row, base: str) -> str:
@@ -221,6 +247,8 @@ _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
 _METRICS_SECONDS: Final = 5.0
 _METRICS_PATH: Final = "/metrics"
+_CATALOG_PATH: Final = "/catalog.jsonld"
+_CATALOG_TYPE: Final = "application/ld+json"
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATUS: Final = (
     (Unauthorized, 401),
@@ -257,6 +285,8 @@ class RequestRouter:
         on_request: receives a log line for each request.
         on_failure: receives unexpected errors.
         metrics: returns the metrics, which are served at ``/metrics``; None to serve none.
+        make_catalog: returns what describes the datasets at ``/catalog.jsonld`` and in their pages; called
+            when it is first needed. None for no catalog.
     """
 
     def __init__(
@@ -266,6 +296,7 @@ class RequestRouter:
         on_failure: Callable[[str], None] = lambda text: None,
         *,
         metrics: CollectMetrics | None = None,
+        make_catalog: Callable[[], DatasetDescriber] | None = None,
     ) -> None:
         self.serving = serving
         self._on_request = on_request
@@ -273,10 +304,15 @@ class RequestRouter:
         self._listing = DatasetListing(serving)
         self._listing_lock = asyncio.Lock()
         self._metrics = ServedMetrics(serving, metrics) if metrics else None
+        self._make_catalog = make_catalog
         self._dataset_cache: dict[str, tuple[float, DatasetEntry]] = {}
         self._request_count = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @cached_property
+    def _catalog(self) -> DatasetDescriber | None:
+        return None if self._make_catalog is None else self._make_catalog()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Handle a request."""
@@ -342,9 +378,11 @@ class RequestRouter:
         if request.version < (1, 0):
             raise UsageError("unsupported HTTP version")
         self.serving.check_host_and_origin(request)
-        is_metrics = request.rel_url.raw_path == _METRICS_PATH and request.method in ("GET", "HEAD")
-        if self._metrics is not None and is_metrics:
+        read_path = request.rel_url.raw_path if request.method in ("GET", "HEAD") else ""
+        if self._metrics is not None and read_path == _METRICS_PATH:
             return await self._send_metrics(self._metrics)
+        if self._make_catalog is not None and read_path == _CATALOG_PATH:
+            return await self._send_catalog(request)
         route = _parse_path(request.rel_url.raw_path)
         if request.method == "PUT" and route.kind in _UPLOAD_KINDS:
             await receive_object(self.serving, route.dataset, route.kind, route.name, request)
@@ -388,6 +426,19 @@ class RequestRouter:
         headers = {"Content-Type": _METRICS_TYPE, "Cache-Control": "no-cache"}
         return web.Response(body=text.encode(), headers=headers)
 
+    async def _send_catalog(self, request: web.BaseRequest) -> web.StreamResponse:
+        base = self.serving.base_url(request)
+        async with self._listing_lock:  # descriptions are cached
+            body = await self.serving.run(self._read_catalog, base)
+        headers = {"Content-Type": _CATALOG_TYPE, "Cache-Control": "no-cache"}
+        return web.Response(body=body, headers=headers)
+
+    def _read_catalog(self, base: str, dataset: DatasetEntry | None = None) -> bytes:
+        """Return the description of a dataset, or of all served datasets; it may import the catalog."""
+        catalog = self._catalog
+        assert catalog is not None
+        return catalog.dataset(dataset, base) if dataset else catalog.catalog(self.serving.datasets(), base)
+
     async def _send_listing(
         self, request: web.BaseRequest, dataset: DatasetEntry | None
     ) -> web.StreamResponse:
@@ -403,7 +454,11 @@ class RequestRouter:
             body = await self.serving.run(render_json, rows)
             return web.Response(body=body, content_type="application/json", headers=headers)
         headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-        page = await self.serving.run(render_html, rows, base, dataset is not None)
+        description = None if self._make_catalog is None else b""
+        if self._make_catalog is not None and dataset is not None:
+            async with self._listing_lock:
+                description = await self.serving.run(self._read_catalog, base, dataset)
+        page = await self.serving.run(render_html, rows, base, dataset is not None, description)
         return web.Response(text=page, content_type="text/html", headers=headers)
 
 

@@ -34,6 +34,7 @@ from odf_engine.sql.query_text import with_backquotes
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
+from odf_engine.workspace.documents.private_source import local_state
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _LineageReader:
         return self._known[entry.id]
 
     def _read(self, entry: DatasetEntry) -> DatasetColumns:
-        state = entry.dataset.state()
+        state = local_state(entry.dataset)
         if state.transform is None:
             lineage, inputs = _root_lineage(state), []
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
@@ -53,6 +54,7 @@ from odf_engine.metadata.model import (
     SetTransform,
     kind_of,
 )
+from odf_engine.metadata.resources import SourceDefinition
 from odf_engine.metadata.time_formats import check_spark_format
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
@@ -64,6 +66,13 @@ from odf_engine.workspace.definitions.declared_schema import (
     schema_from_odf,
 )
 from odf_engine.workspace.definitions.ineffective_options import check_fetch, check_options
+from odf_engine.workspace.documents.private_source import (
+    local_state,
+    read_private_source,
+    remove_private_source,
+    source_path,
+    store_private_source,
+)
 
 if TYPE_CHECKING:
     from odf_engine.metadata import yaml as metadata_yaml
@@ -141,6 +150,7 @@ class CheckedDefinition(msgspec.Struct, frozen=True):
         events: with queries in normal form; inputs and schemas as the user wrote them.
         inputs: the inputs, each with its text in the definition.
         vocabulary: the names of the system columns.
+        private: the definition, if its polling source stays outside the chain.
     """
 
     alias: DatasetAlias
@@ -148,6 +158,7 @@ class CheckedDefinition(msgspec.Struct, frozen=True):
     events: list[model.MetadataEvent]
     inputs: list[tuple[DatasetRef, str]]
     vocabulary: model.DatasetVocabulary
+    private: SourceDefinition | None = None
 
 
 def plan_datasets(
@@ -233,7 +244,8 @@ def check_definition(
                 _check_schema(event, vocabulary, exists=exists)
             elif isinstance(event, model.SetAttachments) and not exists:
                 check_attachments(event.attachments)
-    return CheckedDefinition(alias, snapshot.kind, events, inputs, vocabulary)
+    private = snapshot if isinstance(snapshot, SourceDefinition) else None
+    return CheckedDefinition(alias, snapshot.kind, events, inputs, vocabulary, private)
 
 
 def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
@@ -301,6 +313,8 @@ def _plan(
 ) -> NewDataset:
     events: list[model.MetadataEvent] = [model.Seed(dataset_id, definition.kind)]
     for event in definition.events:
+        if definition.private is not None and isinstance(event, model.SetPollingSource):
+            continue
         if isinstance(event, model.SetTransform):
             event = with_engine_version(resolve_inputs(event, known))
         elif isinstance(event, model.SetPollingSource | model.AddPushSource):
@@ -308,7 +322,8 @@ def _plan(
         elif isinstance(event, model.SetDataSchema):
             event = complete_declaration(event, definition.vocabulary, forms)
         events.append(event)
-    return NewDataset(dataset_id, definition.alias, events)
+    private = definition.private and replace(definition.private, resource_id=str(uuid.uuid4()))
+    return NewDataset(dataset_id, definition.alias, events, private)
 
 
 def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, DatasetId]) -> model.SetTransform:
@@ -527,10 +542,14 @@ _MAX_LINE_CHARACTERS: Final = 200
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
-    """An event to append: its title, and lines that start with ``+``, ``-`` or a space."""
+    """An event to append: its title, and lines that start with ``+``, ``-`` or a space.
+
+    ``in_chain`` is False for a change to a source outside the chain, which appends no event.
+    """
 
     title: str
     lines: list[str]
+    in_chain: bool = True
 
 
 def read_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> DatasetSnapshot:
@@ -542,16 +561,37 @@ def read_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> Da
     return current_definition(entry, {dataset.id: str(dataset.alias) for dataset in datasets})
 
 
+def published_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> DatasetSnapshot:
+    """Return the definition of a dataset as its chain has it: without a source outside the chain.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    names = {dataset.id: str(dataset.alias) for dataset in datasets}
+    return DatasetSnapshot(
+        str(entry.alias), entry.dataset.state().kind, _events_in_force(entry.dataset.state(), names)
+    )
+
+
 def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:
     """Return the current definition of a dataset. An update with it changes nothing.
 
     Inputs are referred to by ``names``, if known. The schema is included if it does not follow from the
     columns of a source. Parts from a newer specification are omitted.
 
+    Do not publish it: it has the source outside the chain, if there is one.
+
     Raises:
         OdfError: the chain cannot be read.
     """
-    state = entry.dataset.state()
+    state, private = local_state(entry.dataset), read_private_source(entry.dataset.folder)
+    events = _events_in_force(state, names or {})
+    if private is not None:
+        return SourceDefinition(str(entry.alias), state.kind, events, dict(private.config))
+    return DatasetSnapshot(str(entry.alias), state.kind, events)
+
+
+def _events_in_force(state: ChainState, names: DatasetNames) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
     vocabulary = _vocabulary_event(state)
     events += [] if vocabulary is None else [vocabulary]
@@ -565,8 +605,7 @@ def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -
     events += [event for event in (state.license, state.info) if event is not None]
     if state.attachments is not None:
         events.append(model.SetAttachments(state.attachments))
-    readable = [to_user_form(event, names or {}) for event in events]
-    return DatasetSnapshot(str(entry.alias), state.kind, readable)
+    return [to_user_form(event, names) for event in events]
 
 
 def to_user_form(event: MetadataEvent, names: DatasetNames) -> Any:
@@ -640,7 +679,7 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
     disables = isinstance(event, model.DisablePollingSource | model.DisablePushSource)
     old = [] if before is None else _render_event(before, names)
     new = [] if disables else _render_event(event, names)
-    lines = _diff_lines(old, new)
+    lines = diff_lines(old, new)
     if not lines and not disables:
         lines = ["  only column attributes"] if isinstance(event, model.SetDataSchema) else []
     name = getattr(event, "source_name", None)
@@ -655,7 +694,7 @@ def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
     return metadata_yaml.to_yaml(to_user_form(event, names)).splitlines()
 
 
-def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
+def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return the changed lines with context, each after its sign; truncated if there are too many."""
     lines: list[str] = []
     groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT_LINES)
@@ -689,6 +728,8 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
         head: the head that the definition was compared with, or None for a new dataset.
         system_time: system time of the new blocks.
         unused: new columns of ``read.schema`` that the preprocess query does not use.
+        private: the new definition, if its source stays outside the chain and differs from the stored one.
+        removes_private: whether the source outside the chain is removed.
     """
 
     entry: DatasetEntry | None
@@ -699,6 +740,15 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     head: Multihash | None = None
     system_time: Timestamp
     unused: list[str] = []
+    private: SourceDefinition | None = None
+    removes_private: bool = False
+
+    def write_private(self, entry: DatasetEntry) -> None:
+        """Store or remove the source outside the chain, if the definition changes it."""
+        if self.private is not None:
+            store_private_source(entry.dataset.folder, self.private)
+        elif self.removes_private:
+            remove_private_source(entry.dataset.folder)
 
 
 class UpdatePlan(NamedTuple):
@@ -748,7 +798,7 @@ def commit_update(
     data: Path | None = None,
     checkpoint: Path | None = None,
 ) -> Multihash:
-    """Append the events of an update in one commit; return the new head.
+    """Append the events of an update in one commit, and store its private source; return the new head.
 
     Args:
         entry: the dataset.
@@ -763,8 +813,16 @@ def commit_update(
     """
     if origin is not None:  # before the blocks, so that no untrusted source can run in between
         record_origin(entry, origin)
+    if not update.events and update.head is not None:
+        update.write_private(entry)
+        return update.head
+    path = source_path(entry.dataset.folder)
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    if update.private is not None:
+        # Before the blocks, which may disable the source in the chain: a pull prefers the private source.
+        store_private_source(entry.dataset.folder, update.private)
     try:
-        return entry.dataset.commit(
+        head = entry.dataset.commit(
             update.events,
             system_time=update.system_time,
             expected_head=update.head,
@@ -774,4 +832,11 @@ def commit_update(
         )
     except OdfError as error:
         error.where = f"dataset {entry.alias}" + (f", {error.where}" if error.where else "")
+        if update.private is not None and not isinstance(error, NotSynced):
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:
+                replace_text_file(path, before)
         raise
+    update.write_private(entry)
+    return head

@@ -44,6 +44,7 @@ from odf_engine.metadata.model import (
     SetPollingSource,
     kind_of,
 )
+from odf_engine.metadata.resources import join_sources
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset
@@ -67,6 +68,7 @@ from odf_engine.workspace.definitions.definition import (
     complete_declaration,
     declared_columns,
     describe_change,
+    diff_lines,
     error_context,
     plan_drafts,
     read_definition,
@@ -76,6 +78,12 @@ from odf_engine.workspace.definitions.definition import (
 from odf_engine.workspace.definitions.ineffective_options import check_options
 from odf_engine.workspace.definitions.manifest_edit import edit_document
 from odf_engine.workspace.discovery import ODF_FOLDER
+from odf_engine.workspace.documents.private_source import (
+    PrivateSource,
+    polling_source_of,
+    read_private_source,
+    with_resource_id,
+)
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 
 Source = SetPollingSource | AddPushSource
@@ -258,6 +266,8 @@ def _check_definition(
 def _new_dataset_update(plan: NewDataset, names: DatasetNames, now: Timestamp) -> PlannedUpdate:
     check_commit(None, plan.events, now)
     changes = [describe_change(event, None, names) for event in plan.events[1:]]
+    if plan.private is not None:
+        changes.append(_outside_chain(describe_change(polling_source_of(plan.private), None, names)))
     return PlannedUpdate(
         entry=None, alias=plan.alias, is_new=True, events=plan.events, changes=changes, system_time=now
     )
@@ -273,17 +283,54 @@ def _existing_dataset_update(
     forms: MetadataConfig,
 ) -> PlannedUpdate:
     system_time = max(now, state.system_time)
-    steps = list(_plan_steps(definition, state, known, forms))
+    private = read_private_source(entry.dataset.folder)
+    steps = list(_plan_steps(definition, state, known, forms, private))
     for step in steps:
         check_options(step.event)
-    check_commit(state, [step.event for step in steps], system_time)
+    changes = [describe_change(step.event, step.before, names) for step in steps]
+    events = [step.event for step in steps]
+    new_source = definition.private
+    if new_source is not None:
+        in_chain: list[MetadataEvent] = [event for event in events if not isinstance(event, SetPollingSource)]
+        changes = [_outside_chain(change) for change in changes]
+        old_config = {} if private is None else dict(private.config)
+        if old_config != new_source.config:
+            lines = diff_lines(_config_lines(old_config), _config_lines(new_source.config))
+            changes.append(PlannedChange("config of the source", lines, in_chain=False))
+        elif private is not None and len(in_chain) == len(events):
+            new_source = None
+        events = in_chain
+    removes_private = private is not None and _removes_private_source(definition)
+    if removes_private:
+        changes.append(PlannedChange("no source outside the chain", [], in_chain=False))
+    check_commit(state, events, system_time)
     return PlannedUpdate(
         entry=entry,
         alias=entry.alias,
-        events=[step.event for step in steps],
-        changes=[describe_change(step.event, step.before, names) for step in steps],
+        events=events,
+        changes=changes,
         head=state.head,
         system_time=system_time,
+        private=new_source and with_resource_id(new_source, state, private),
+        removes_private=removes_private,
+    )
+
+
+def _outside_chain(change: PlannedChange) -> PlannedChange:
+    """Return a change with the title of a source outside the chain, if it is of the polling source."""
+    if change.title != "SetPollingSource":
+        return change
+    return replace(change, title="source, outside the chain", in_chain=False)
+
+
+def _config_lines(config: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {reference}" for name, reference in config.items()]
+
+
+def _removes_private_source(definition: CheckedDefinition) -> bool:
+    """Return whether a definition has the polling source in the chain, or disables it."""
+    return definition.private is None and any(
+        isinstance(event, SetPollingSource | model.DisablePollingSource) for event in definition.events
     )
 
 
@@ -317,8 +364,12 @@ def _plan_steps(
     state: ChainState,
     known: Mapping[DatasetAlias, DatasetId],
     forms: MetadataConfig,
+    private: PrivateSource | None,
 ) -> Iterator[_Step]:
-    """Yield the missing events of the chain, in the order of their append."""
+    """Yield the missing events of the chain, in the order of their append.
+
+    A source that stays outside the chain is among them: see :func:`_existing_dataset_update`.
+    """
     # The last of several events of the same kind applies, as in a chain.
     events_by_type: dict[type, Any] = {type(event): event for event in definition.events}
     pushed = {event.source_name: event for event in definition.events if isinstance(event, AddPushSource)}
@@ -330,10 +381,16 @@ def _plan_steps(
     if vocabulary is not None and resolve_vocabulary(vocabulary) != state.vocabulary:
         yield _Step(vocabulary, model.SetVocab(**msgspec.structs.asdict(state.vocabulary)))
     yield from _disable_removed_sources(
-        state, polled, pushed, disabled, model.DisablePollingSource in events_by_type
+        state,
+        polled,
+        pushed,
+        disabled,
+        model.DisablePollingSource in events_by_type or definition.private is not None,
     )
     sources = [
-        _plan_source(source, _find_replaced_source(state, source))
+        SourceChange(source, private and private.source)
+        if definition.private is not None and source is polled
+        else _plan_source(source, _find_replaced_source(state, source))
         for source in (polled, *pushed.values())
         if source is not None
     ]
@@ -509,14 +566,13 @@ def find_manifest_drift(
     if path is None:
         return None
     try:
-        documents = _split_manifest(_read_manifest(path))
-        defined = [
-            snapshot for _, snapshot in documents if snapshot is not None and _defines(snapshot, entry)
-        ]
+        text = _read_manifest(path)
+        # A file with thousands of definitions takes seconds to parse. Names with escapes are rare.
+        defined = _find_definitions(text, entry, entry.alias.name) or _find_definitions(text, entry)
         if not defined:
             return ManifestDrift(path, [], f"it does not define {entry.alias}")
         ids = {dataset.alias: dataset.id for dataset in datasets}
-        defined = localize_inputs(defined[:1], ids, Remotes(folder / ODF_FOLDER))
+        defined = localize_inputs(join_sources(defined)[:1], ids, Remotes(folder / ODF_FOLDER))
         (update,) = plan_updates(datasets, defined, None, MetadataConfig()).updates
     except OdfError as error:
         return ManifestDrift(path, [], str(error))
@@ -600,12 +656,14 @@ def replace_definition(
         raise InvalidManifest(f"the file does not define {entry.alias}", where=str(path))
     text = definition.removeprefix("---\n").rstrip("\n") + "\n"
     new = read_manifests(text, "definition")[0] if keeps_comments else None
-    parts = [
-        (new and edit_document(part, new)) or text
-        if document is not None and _defines(document, entry)
-        else part
-        for part, document in documents
-    ]
+    parts: list[str] = []
+    is_written = False
+    for part, document in documents:
+        if document is None or not _defines(document, entry):
+            parts.append(part)
+        elif not is_written:  # a Dataset and its Source are two documents
+            parts.append((new and edit_document(part, new)) or text)
+            is_written = True
     return "---\n".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
 
 
@@ -616,17 +674,30 @@ def _read_manifest(path: Path) -> str:
         raise InvalidManifest(f"the file cannot be read: {error}", where=str(path)) from None
 
 
-def _split_manifest(text: str) -> list[tuple[str, DatasetSnapshot | None]]:
+def _split_manifest(text: str, word: str = "") -> list[tuple[str, DatasetSnapshot | None]]:
     """Return the documents of a manifest, each with the dataset that it defines.
+
+    Args:
+        text: the manifest.
+        word: parse only documents that contain this text, in upper or lower case. The others have None.
 
     Raises:
         InvalidManifest: a document is invalid.
     """
     documents: list[tuple[str, DatasetSnapshot | None]] = []
+    word = word.casefold()
     for part in _SEPARATOR.split(text):
         is_blank = all(line.lstrip().startswith("#") or not line.strip() for line in part.splitlines())
-        documents.append((part, None if is_blank else read_manifests(part, "manifest")[0]))
+        is_parsed = not is_blank and word in part.casefold()
+        snapshots = read_manifests(part, "manifest") if is_parsed else []
+        documents.append((part, snapshots[0] if snapshots else None))  # a set of values defines no dataset
     return documents
+
+
+def _find_definitions(text: str, entry: DatasetEntry, word: str = "") -> list[DatasetSnapshot]:
+    """Return the definitions of a dataset in a manifest; see :func:`_split_manifest`."""
+    snapshots = (snapshot for _, snapshot in _split_manifest(text, word))
+    return [snapshot for snapshot in snapshots if snapshot is not None and _defines(snapshot, entry)]
 
 
 def _defines(snapshot: DatasetSnapshot, entry: DatasetEntry) -> bool:

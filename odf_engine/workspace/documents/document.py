@@ -30,27 +30,48 @@ class Kind(Part, frozen=True, tag_field="kind"):
 
 
 class Selector(Part, frozen=True):
-    """Selects the datasets that have all these labels.
+    """Selects datasets, as a DatasetSelector or a ResourceRef of RFC-018.
 
     Attributes:
-        labels: labels of the setting ``labels``.
-        name: name, id or pattern that the datasets must also match.
+        labels: labels of the setting ``labels``, all of which the datasets must have.
+        name: name, id or pattern that the datasets must match.
+        type: type of the resources, which are datasets.
+        account: the account before the name.
+        did: the id of a dataset, instead of its name.
     """
 
-    labels: dict[str, str]
-    name: str = "%"
+    labels: dict[str, str] = {}
+    name: str = ""
+    type: str = "Dataset"
+    account: str = ""
+    did: str = ""
 
     def __post_init__(self) -> None:
-        if not self.labels:
-            raise ValueError("labels is empty")
+        if self.type.rpartition("/")[2] != "Dataset":
+            raise ValueError(f"the target is a {self.type}: targets are datasets")
+        if self.did and (self.name or self.account):
+            raise ValueError("did excludes name and account")
+        if not (self.labels or self.name or self.did):
+            raise ValueError("labels is empty, and there is no name and no did")
+
+    @property
+    def pattern(self) -> str:
+        """The name, id or pattern with the account."""
+        name = self.did or self.name or "%"
+        return f"{self.account}/{name}" if self.account else name
 
     def __str__(self) -> str:
         labels = ", ".join(f"{key}={value}" for key, value in self.labels.items())
-        return f"label {labels}" if self.name == "%" else f"{self.name} with label {labels}"
+        return f"label {labels}" if self.pattern == "%" else f"{self.pattern} with label {labels}"
 
 
 Target = str | Selector
-"""A name, id or pattern such as ``my.%``, or a selector."""
+"""A name, id or pattern such as ``my.%`` or ``Dataset:my.%``, or a selector."""
+_TYPE: Final = re.compile(r"Dataset:(?=.)", re.IGNORECASE)
+
+
+def _pattern(target: Target) -> str:
+    return target.pattern if isinstance(target, Selector) else target
 
 
 class TargetedSpec(Part, frozen=True, kw_only=True):
@@ -68,8 +89,12 @@ class TargetedSpec(Part, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> Sequence[Target]:
-        """The target as a list."""
-        return self.target if isinstance(self.target, list) else [self.target]
+        """The target as a list; a selector without labels as its pattern."""
+        targets = self.target if isinstance(self.target, list) else [self.target]
+        return [
+            target if isinstance(target, Selector) and target.labels else _TYPE.sub("", _pattern(target), 1)
+            for target in targets
+        ]
 
 
 def matches_target(target: Target, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> bool:
@@ -78,8 +103,7 @@ def matches_target(target: Target, alias: DatasetAlias, dataset_id: DatasetId, c
     Raises:
         InvalidIdentity: the name of the target is malformed.
     """
-    name = target.name if isinstance(target, Selector) else target
-    if not DatasetPattern.parse(name).matches(alias, dataset_id):
+    if not DatasetPattern.parse(_pattern(target)).matches(alias, dataset_id):
         return False
     if isinstance(target, str):
         return True
@@ -207,7 +231,7 @@ def read_document(text: bytes, source: str, kind: type[D]) -> D:
         )
     for target in manifest.spec.targets:
         try:
-            DatasetPattern.parse(target.name if isinstance(target, Selector) else target)
+            DatasetPattern.parse(_pattern(target))
         except OdfError as error:
             position = document_source.where(".spec.target")
             raise InvalidManifest(error.message, where=position, hint=error.hint) from None

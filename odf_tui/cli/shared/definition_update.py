@@ -134,7 +134,7 @@ class DefinitionUpdate:
         changed = [
             str(update.alias)
             for at, update in enumerate(updates)
-            if (results[at].status == "updated" if at in results else update.events and at not in jobs)
+            if (results[at].status == "updated" if at in results else update.changes and at not in jobs)
         ]
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
@@ -327,11 +327,14 @@ def _print_change(change: PlannedChange | AppendedEvent, *, short: bool) -> None
 
 
 def _print_update(update: PlannedUpdate, *, dry_run: bool) -> None:
-    name, events = update.alias, count_of(len(update.changes), "event", separators=False)
+    name, count = update.alias, sum(change.in_chain for change in update.changes)
+    events = count_of(count, "event", separators=False)
     if update.is_new:
         print_note(f"{name} would be added" if dry_run else f"added {name}")
     elif not update.changes:
         print_note(f"{name}: unchanged")
+    elif not count:
+        print_note(f"{name}: would change its source" if dry_run else f"changed the source of {name}")
     else:
         print_note(f"{name}: would append {events}" if dry_run else f"updated {name}: {events}")
     if update.unused:

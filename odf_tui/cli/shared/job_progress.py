@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from odf_engine.api import (
     Event,
@@ -18,9 +18,10 @@ from odf_engine.api import (
     Progress,
     Request,
 )
+from odf_engine.api.progress import JobStatus, StatusReporter
 from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.options import options_of
-from odf_tui.cli.shared.output import console, print_note, select_fields
+from odf_tui.cli.shared.output import SECONDS_BETWEEN_LINES, console, print_note, select_fields
 from odf_tui.text.job_text import failure_lines, progress_line
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
@@ -93,6 +93,25 @@ def run_request(workspace: Workspace, request: JobRequest[R], target: str) -> R:
         print_failure(job)
         sys.exit(exit_code([job]))
     return result
+
+
+class LiveReporter(StatusReporter):
+    """Shows the progress of an operation of this process.
+
+    Args:
+        title: what is done, such as ``packing``.
+        show_progress: see :func:`odf_tui.cli.shared.output.live_progress`.
+    """
+
+    def __init__(self, title: str, show_progress: Callable[[str], None]) -> None:
+        self._status = JobStatus(title)
+        super().__init__(self._status)
+        self._show_progress = show_progress
+
+    def set_amounts(self, **amounts: int | str | None) -> None:
+        """Show the amounts of the phase."""
+        super().set_amounts(**amounts)
+        self._show_progress(f"{self._status.title}: {progress_line(self._status.progress)}")
 
 
 class _ProgressLines:

@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
 from odf_engine import api
@@ -36,6 +38,8 @@ class Table(NamedTuple):
 
 
 Text = Table | str | None
+SECONDS_BETWEEN_LINES: Final = 5.0
+"""Interval of progress in pipes and log files."""
 
 
 def show(document: Any, text: Text | Callable[[], Text]) -> None:
@@ -233,6 +237,38 @@ def write_document(text: str) -> None:
 def clear_line() -> None:
     """Clear the current line of the terminal on stderr."""
     unwrap_stream(sys.stderr).write("\r\x1b[K")
+
+
+@contextmanager
+def live_progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows progress on stderr: on one line of a terminal, or in lines at intervals.
+
+    Any thread can call it.
+    """
+    live, quiet = sys.stderr.isatty(), options_of().quiet  # other threads have no options
+    pause = 0.25 if live else SECONDS_BETWEEN_LINES
+    last_shown = monotonic()
+    drawn = False
+
+    def show_progress(text: str) -> None:
+        nonlocal last_shown, drawn
+        if quiet or monotonic() - last_shown < pause:
+            return
+        last_shown = monotonic()
+        if not live:
+            sys.stderr.write(text + "\n")
+        else:
+            drawn = True
+            with suppress(OSError):
+                clear_line()
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    try:
+        yield show_progress
+    finally:
+        if drawn:
+            clear_line()
 
 
 def print_result(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from odf_engine.api import Job, JobState, Pull, PullResult, UpdateResult, change_counts
-from odf_engine.api.pull_plan import PullTarget
+from odf_engine.api.plans.pull_plan import PullTarget
 from odf_engine.api.text import count_of, format_bytes
 from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.job_progress import error_entry, print_failure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from odf_engine.api import FsckReport, Reporter
@@ -21,12 +20,14 @@ class FileCheckController(Controller):
         """Check the files of the workspace."""
         repair = now = False
         while True:
-            self.host.notice("repairing files" if repair else "checking files")
-            run = partial(self.workspace.check_files, Reporter(), repair=repair, now=now)
-            report = await asyncio.to_thread(run)
-            self.host.notice(check_summary(report), "warn" if report.left else "good")
+            title = "Repairing files" if repair else "Checking files"
+            report = await self.host.run_shown(title, partial(self._check, repair, now))
             if repair:
                 self.state.datasets_outdated.send(None)
+            if report is None:
+                self.host.notice(f"{title}: cancelled", "warn")
+                return
+            self.host.notice(check_summary(report), "warn" if report.left else "good")
             repairs = [
                 ("repair", ("r",), "repairs"),
                 ("now", ("n",), "repairs, recent files too"),
@@ -39,6 +40,9 @@ class FileCheckController(Controller):
             if not await self._confirm(now):
                 return
             repair = True
+
+    def _check(self, repair: bool, now: bool, reporter: Reporter) -> FsckReport:
+        return self.workspace.check_files(reporter, repair=repair, now=now)
 
     async def _confirm(self, now: bool) -> bool:
         remark = "Blocks and data of datasets, and private keys of datasets, are never removed."

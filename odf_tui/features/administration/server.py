@@ -73,15 +73,19 @@ class ServerController(Controller):
 def server_fields() -> list[Field]:
     """Return the options of a server."""
     return [
+        Field("protocol", "protocol", "HTTP: clients pull datasets. Flight SQL: clients query them.", "http",
+              (("http", "HTTP"), ("flight", "Flight SQL"))),
         Field("host", "host", "Address to listen on. 0.0.0.0: all addresses of this machine.", "127.0.0.1",
               check=lambda text: "" if text else "enter an address"),
-        Field("port", "port", "Port to listen on. 0: a free port.", "8080", check=_check_port),
+        Field("port", "port", "Port to listen on. Empty: 8080, or 32010 for Flight SQL. 0: a free port.",
+              check=_check_port, example="8080"),
         Field("names", "host names", "Further host names of the server, such as that of a reverse proxy.",
               check=check_host_names, example="data.example.com"),
         Field("datasets", "datasets", "Names or patterns with %. Empty: all datasets.",
               check=check_patterns, example="weather.%, com.example.cases"),
         Field("push", "allow push", "Accept pushes by clients with a token: press ; t to create one.",
               value=False),
+        Field("tokens", "require tokens", "Flight SQL: accept only clients with a token.", value=False),
         Field("certificate", "TLS certificate", "Certificate chain in PEM, for https.", is_path=True),
         Field("key", "TLS key", "Private key of the certificate in PEM.", is_path=True),
         Field("proxy", "behind a proxy", "Trust the X-Forwarded headers that a reverse proxy sets.",
@@ -91,13 +95,13 @@ def server_fields() -> list[Field]:
 
 def server_options(form: FormValues) -> list[str]:
     """Return the command line options of the server."""
-    options = ["--host", form.text("host"), "--port", form.text("port")]
+    options = ["--host", form.text("host"), *(["--flight"] if form.text("protocol") == "flight" else [])]
     options += [f"--host-name={pattern}" for pattern in split_patterns(form.text("names"))]
     options += [f"--dataset={pattern}" for pattern in split_patterns(form.text("datasets"))]
-    for name, field in (("--tls-cert", "certificate"), ("--tls-key", "key")):
+    for name, field in (("--port", "port"), ("--tls-cert", "certificate"), ("--tls-key", "key")):
         if text := form.text(field):
             options.append(f"{name}={text}")
-    flags = (("--allow-push", "push"), ("--behind-proxy", "proxy"))
+    flags = (("--allow-push", "push"), ("--require-token", "tokens"), ("--behind-proxy", "proxy"))
     return options + [name for name, field in flags if form.flag(field)]
 
 
@@ -123,7 +127,7 @@ def check_host_names(text: str) -> str:
 
 
 def _check_port(text: str) -> str:
-    return "" if text.isdecimal() and int(text) <= 65535 else "enter a port: 0 to 65535"
+    return "" if not text or (text.isdecimal() and int(text) <= 65535) else "enter a port: 0 to 65535"
 
 
 def _check_files(form: FormValues) -> str:

@@ -58,7 +58,7 @@ class DocumentEditor(Dialog[str]):
     AUTO_FOCUS = "YamlEditor"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "store", "store the definition", show=False, priority=True),
-        Binding("ctrl+r,f5", "try", "try the check on the stored rows", show=False, priority=True),
+        Binding("ctrl+r,f5", "try", "try the definition without storing it", show=False, priority=True),
         Binding("ctrl+o", "edit", "edit it in your editor", show=False, priority=True),
         Binding("escape", "close", "close", show=False, priority=True),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from odf_engine.api import Flow, Job, JobWarning, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
+from odf_tui.features.automation.document_editor import Lines
 from odf_tui.features.automation.documents_screen import (
     STATE_STYLES,
     Column,
@@ -21,7 +22,7 @@ from odf_tui.features.automation.documents_screen import (
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, flow_templates
 from odf_tui.text.format import Span, fit_width, format_duration
-from odf_tui.text.job_text import jobs_of_run, outcomes_of_run
+from odf_tui.text.job_text import jobs_of_run, outcomes_of_run, trial_lines
 from odf_tui.widgets.dialogs import TextDialog
 
 _RUNS: Final = 50
@@ -115,6 +116,26 @@ class FlowsScreen(DocumentsScreen[Flow]):
     def delete(self, name: str) -> None:
         """Remove a flow."""
         self.flows.remove(name)
+
+    def trial(self) -> Callable[[str], Awaitable[Lines]] | None:
+        """Return a function that checks whether a flow can run, and lists what would run."""
+        return self._try
+
+    async def _try(self, text: str) -> Lines:
+        """Return what a run of a flow would do, and its next times.
+
+        Raises:
+            OdfError: the definition is invalid, or a target matches no dataset.
+        """
+
+        def lines() -> Lines:
+            flow = self._parse(text, "")
+            self.workspace.check_document(flow)
+            return [
+                [(f" {printable(line)}", style)] for line, style in trial_lines(self.workspace.try_flow(flow))
+            ]
+
+        return await asyncio.to_thread(lines)
 
     def remove_remark(self) -> str:
         """Return what remains of a removed flow."""

@@ -18,12 +18,15 @@ from odf_engine.api import (
     UpdateResult,
     Validate,
     ValidateResult,
+    choose_members,
     example_file,
     find_data_files,
+    list_archive,
     list_tables,
     load_choices,
     load_table,
     manifest_text,
+    match_members,
     resolve_pattern,
     suggest_name,
 )
@@ -36,6 +39,7 @@ from odf_tui.features.definitions.file_dialog import DataFileDialog, ImportedFil
 from odf_tui.features.definitions.manifest_dialogs import (
     AddManifestDialog,
     DataFilePicker,
+    MemberPicker,
     TextPosition,
     UnresolvedManifest,
     change_lines,
@@ -256,6 +260,7 @@ class DefinitionsController(Controller):
         if not name:
             return
         title, text, answer = f"{name} from {pattern or table.label}", "", "back"
+        members = await asyncio.to_thread(_read_members, table, folder)
         choices = await asyncio.to_thread(_read_choices, table, folder)
         imported: ImportedFile | None = ImportedFile(None, choices)
         while answer == "back":
@@ -272,6 +277,10 @@ class DefinitionsController(Controller):
             answer = "edit"
             if not imported.edits:
                 answer = await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _BACK))
+            before, members = members, await asyncio.to_thread(_read_members, table, folder)
+            if answer == "add" and members != before:
+                self.host.notice(_members_change(table, before, members), "warn")
+                answer = "back"
         draft = await asyncio.to_thread(manifest_draft.write, folder, name, text)
 
         async def review() -> str:
@@ -281,8 +290,14 @@ class DefinitionsController(Controller):
 
     async def _choose_table(self, source: str) -> DeclaredTable | None:
         """Return the table of a file; of a collection the table that the user chooses, or None."""
+        folder = self.workspace.folder
         try:
-            tables = await asyncio.to_thread(list_tables, source, self.workspace.folder)
+            if (listing := await asyncio.to_thread(list_archive, source, folder)) is not None:
+                picker = MemberPicker(printable(f"Members of {source}"), listing)
+                if (members := await self.host.ask(picker)) is None:
+                    return None
+                return await asyncio.to_thread(choose_members, source, folder, members.splitlines())
+            tables = await asyncio.to_thread(list_tables, source, folder)
         except OdfError as error:
             self.host.notice(error_with_hint(error), "bad")
             return None
@@ -479,7 +494,9 @@ class DefinitionsController(Controller):
             lines += migration_plan_lines(plan)
             if plan.state == "lost":
                 answers = (*_state_answers(plan), _EDIT_AGAIN, _DISCARD_CHANGES)
-        return await self._decide(f"{row.name}: {_count_blocks(changes)} to append", lines, answers)
+        blocks = _count_blocks(changes)
+        title = f"{row.name}: {blocks} to append" if blocks else f"{row.name}: change of its source"
+        return await self._decide(title, lines, answers)
 
     async def _migrate(
         self, row: DatasetRow, text: str, answer: str, plan: ValidateResult
@@ -500,7 +517,9 @@ class DefinitionsController(Controller):
 
     def _report_changes(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
         if answer in _APPLIED:
-            self.host.notice(f"appended {_count_blocks(changes)} to {row.name}")
+            blocks = _count_blocks(changes)
+            done = f"appended {blocks} to" if blocks else "changed the source of"
+            self.host.notice(f"{done} {row.name}")
             self.state.datasets_outdated.send(None)
         elif answer == "nothing":
             self.host.notice(f"the definition of {row.name} is unchanged", "warn")
@@ -644,7 +663,9 @@ def _describe_plan(plan: ValidateResult | None) -> str:
 
 
 def _count_blocks(changes: Sequence[PendingEvent]) -> str:
-    return count_of(len(changes), "block")
+    """Return the number of blocks that changes append, or "" if only a source outside the chain changes."""
+    blocks = sum(change.in_chain for change in changes)
+    return count_of(blocks, "block") if blocks else ""
 
 
 def _read_choices(table: DeclaredTable, folder: Path) -> FileChoices:
@@ -653,3 +674,25 @@ def _read_choices(table: DeclaredTable, folder: Path) -> FileChoices:
         return load_choices(table, folder)
     except (OdfError, OSError):
         return FileChoices()
+
+
+def _read_members(table: DeclaredTable, folder: Path) -> list[str]:
+    """Return the members of a local archive that are the rows of a table, or [] if there are none."""
+    if not table.entry and not table.members:
+        return []
+    try:
+        return match_members(table, folder)
+    except (OdfError, OSError):
+        return []
+
+
+def _members_change(table: DeclaredTable, before: Sequence[str], after: Sequence[str]) -> str:
+    """Return a notice about members of an archive that were added or removed."""
+    gone, new = [name for name in before if name not in after], [name for name in after if name not in before]
+    parts = [
+        f"{label} {names[0]}" + (f" and {format_count(len(names) - 1)} more" if len(names) > 1 else "")
+        for label, names in (("removed", gone), ("added", new))
+        if names
+    ]
+    change = ", ".join(parts)
+    return printable(f"{table.location} has changed: {change}. Check the rows, or press esc to choose again")

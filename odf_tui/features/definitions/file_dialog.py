@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 import msgspec
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -28,7 +29,7 @@ from odf_engine.api import (
 )
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import Cancelled
-from odf_tui.text.format import Span, error_with_hint, fit_width
+from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, right
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog
 from odf_tui.widgets.line_view import LineScroll, LineView, StaticLines, WrappedLines
@@ -47,8 +48,9 @@ _MERGE_REMARKS: Final[Mapping[str, str]] = {
 _DATE_FORMS: Final = ("", "dd/MM/yyyy", "MM/dd/yyyy", "dd.MM.yyyy", "yyyy/MM/dd", "yyyyMMdd", "d MMM yyyy")
 _CLOCKS: Final = (" HH:mm", " HH:mm:ss", " h:mm a")
 _NUMBERS: Final = ("BIGINT", "DOUBLE")
-_CELL: Final = 16
+_MAX_WIDTH: Final = 40
 _MAX_LISTED: Final = 1000
+_COLUMN_TITLES: Final = ("column", "type", "format", "nulls", "role")
 
 
 class ImportedFile(msgspec.Struct, frozen=True):
@@ -126,10 +128,18 @@ class ParsedRows(LineScroll):
         super().__init__(id="parsed")
         self._found: InferredFile | None = None
         self._bad: frozenset[int] = frozenset()
+        self._widths: list[int] = []
 
     def set(self, file: InferredFile | None, bad: frozenset[int]) -> None:
         """Replace the rows; ``bad`` are the lines of bad rows."""
         self._found, self._bad = file, bad
+        self._widths = [
+            _fit_column(
+                [column.name, *(_format_value(row[at], column) for _, row in file.rows[:_MAX_LISTED])]
+            )
+            for at, column in enumerate(file.columns if file else ())
+            if file is not None
+        ]
         self.reset()
 
     def count(self) -> int:
@@ -139,12 +149,14 @@ class ParsedRows(LineScroll):
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
         columns = self._found.columns if self._found else ()
-        names = "".join(fit_width(printable(column.name), _CELL) + " " for column in columns)
-        return [(f"{'line':>6} ", "muted"), (names, "title")]
+        names = [
+            _align(column.name, column, width) for column, width in zip(columns, self._widths, strict=True)
+        ]
+        return [(f"{'line':>6} ", "muted"), (" ".join(names), "title")]
 
     def widest(self) -> int:
         """Return the width of all columns."""
-        return 7 + (_CELL + 1) * len(self._found.columns) if self._found else 0
+        return 7 + sum(self._widths) + len(self._widths)
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return a row with its line in the file."""
@@ -152,9 +164,9 @@ class ParsedRows(LineScroll):
         line, row = self._found.rows[index]
         bad = line in self._bad
         spans: list[Span] = [(f"{'!' if bad else ' '}{line:>5} ", "bad" if bad else "muted")]
-        for value, column in zip(row, self._found.columns, strict=True):
+        for value, column, width in zip(row, self._found.columns, self._widths, strict=True):
             style = "muted" if value is None else "bad" if value in column.invalid else ""
-            spans.append((fit_width(printable(parsed_text(value, column)), _CELL) + " ", style))
+            spans.append((_align(_format_value(value, column), column, width) + " ", style))
         return spans
 
     def go_to(self, line: int) -> None:
@@ -173,10 +185,13 @@ class ColumnTable(LineView):
         super().__init__(id="file-columns")
         self.active = True
         self._found: InferredFile | None = None
+        self._widths = [len(title) for title in _COLUMN_TITLES]
 
     def set(self, file: InferredFile | None) -> None:
         """Replace the columns."""
         self._found = file
+        cells = [[text for text, _ in self._cells(column)] for column in (file.columns if file else ())]
+        self._widths = [_fit_column(texts) for texts in zip(_COLUMN_TITLES, *cells, strict=True)]
         self.reset()
 
     @property
@@ -191,24 +206,27 @@ class ColumnTable(LineView):
 
     def header(self) -> Sequence[Span]:
         """Return the titles."""
-        titles = (("column", 17), ("type", 10), ("format", 17), ("nulls", 6), ("role", 5), ("examples", 9))
-        return [(" " + "".join(fit_width(title, width) for title, width in titles), "muted")]
+        titles = (fit_width(title, width) for title, width in zip(_COLUMN_TITLES, self._widths, strict=True))
+        return [(" " + "  ".join([*titles, "examples"]), "muted")]
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return a column."""
         assert self._found is not None
         column = self._found.columns[index]
-        role = "time" if column.name == self._found.time else ""
-        role = "key" if column.name in self._found.key and self._found.merge != "Append" else role
-        both = role == "key" and column.name == self._found.time
-        examples = ", ".join(printable(example) for example in column.examples)
+        cells = zip(self._cells(column), self._widths, strict=True)
+        spans = [(fit_width(printable(text), width) + "  ", style) for (text, style), width in cells]
+        return [(" ", ""), *spans, (", ".join(printable(example) for example in column.examples), "muted")]
+
+    def _cells(self, column: InferredColumn) -> Sequence[Span]:
+        assert self._found is not None
+        is_key = column.name in self._found.key and self._found.merge != "Append"
+        roles = ["key"] * is_key + ["time"] * (column.name == self._found.time)
         return [
-            (" " + fit_width(printable(column.name), 16) + " ", "name"),
-            (fit_width(column.type, 9) + " ", ""),
-            (fit_width(printable(column.form), 16) + " ", "warn" if column.invalid else "muted"),
-            (fit_width(format_count(column.nulls) if column.nulls else "", 5) + " ", "muted"),
-            (fit_width("both" if both else role, 4) + " ", "good"),
-            (examples, "muted"),
+            (column.name, "name"),
+            (column.type, ""),
+            (column.form, "warn" if column.invalid else "muted"),
+            (format_count(column.nulls) if column.nulls else "", "muted"),
+            (", ".join(roles), "good"),
         ]
 
 
@@ -657,6 +675,21 @@ class DataFileDialog(Dialog[ImportedFile]):
         self.query_one(ParsedRows).go_to(line)
         reasons = [row.reason for row in self._found.bad_rows if row.line == line] if self._found else []
         self.show_notice(f"line {line}: {printable('; '.join(reasons))}")
+
+
+def _fit_column(texts: Iterable[str]) -> int:
+    """Return the width of a column for its texts."""
+    return min(max(cell_len(printable(text)) for text in texts), _MAX_WIDTH)
+
+
+def _format_value(value: str | None, column: InferredColumn) -> str:
+    return NULL if value is None else parsed_text(value, column)
+
+
+def _align(text: str, column: InferredColumn, width: int) -> str:
+    """Return a value of a column in a number of cells, with numbers at the right."""
+    text = fit_width(printable(text), width)
+    return right(text.rstrip(), width) if column.type in _NUMBERS or column.type.startswith("DEC") else text
 
 
 def _evidence_lines(file: InferredFile) -> list[list[Span]]:

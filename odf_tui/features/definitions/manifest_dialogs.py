@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
@@ -13,13 +14,14 @@ import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.api import RemoteInputs, ValidateResult, group_files, is_url
+from odf_engine.api import ArchiveListing, RemoteInputs, ValidateResult, group_files, is_url
 from odf_engine.api.model import PendingEvent
-from odf_engine.api.text import count_of, format_bytes, printable
-from odf_engine.errors import OdfError, has_surrogates
+from odf_engine.api.text import count_of, format_bytes, format_count, printable
+from odf_engine.errors import Cancelled, OdfError, has_surrogates
 from odf_tui.text.format import Span
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
@@ -53,6 +55,7 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
         [("   r  ", "key"), ("rebuild: replace the rows by those of the new query", "")],
     ],
 }
+_ADD_KEYS: Final = "tab completes the path · ⏎ adds · esc closes"
 _EXCERPT_WIDTH: Final = 62  # cells; fits a dialog of 80 columns
 
 
@@ -259,6 +262,9 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
             super().__init__()
             self.added, self.problem = added, problem
 
+    class Progressed(Message):
+        """A part of the datasets was added."""
+
     class FilesFound(Message):
         """The manifest files of the workspace."""
 
@@ -271,12 +277,14 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
         self._workspace = workspace
         self._files: list[Choice] = []
         self._busy = False
+        self._percent = 0
+        self._is_cancelled = threading.Event()
 
     def compose(self) -> ComposeResult:
         """Yield the input for a path, the files of the workspace, and the problem."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = "Add datasets from a manifest"
-            box.border_subtitle = "tab completes the path · ⏎ adds · esc closes"
+            box.border_subtitle = _ADD_KEYS
             line = Input(placeholder="path of a YAML file, or part of a path below", compact=True)
             line.cursor_blink = False
             yield line
@@ -333,7 +341,7 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
                 path = self._path(choice.id)
             elif not text:
                 return
-        self._busy = True
+        self._busy, self._percent = True, 0
         self.run_worker(lambda: self._add(path), thread=True)
 
     def _path(self, text: str) -> Path:
@@ -341,7 +349,9 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
 
     def _add(self, path: Path) -> None:
         try:
-            added = self._workspace.add_manifest(path)
+            added = self._workspace.add_manifest(path, self._report)
+        except Cancelled:
+            return
         except RemoteInputs as error:
             self.post_message(self.Ended(UnresolvedManifest(path, error)))
         except OdfError as error:
@@ -352,6 +362,21 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
         else:
             self.post_message(self.Ended(added))
 
+    def _report(self, percent: float) -> None:
+        if self._is_cancelled.is_set():
+            raise Cancelled()
+        if int(percent) > self._percent:
+            self._percent = int(percent)
+            self.post_message(self.Progressed())
+
+    def on_unmount(self) -> None:
+        """Stop an addition: no dataset is added."""
+        self._is_cancelled.set()
+
+    def on_add_manifest_dialog_progressed(self) -> None:
+        """Show the progress."""
+        self.query_one(".dialog").border_subtitle = f"adding: {self._percent} % · esc cancels"
+
     def on_add_manifest_dialog_ended(self, message: Ended) -> None:
         """Close, or show the problem."""
         self._busy = False
@@ -359,6 +384,7 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
             self.dismiss(message.added)
             return
         problem = self.query_one("#problem", WrappedLines)
+        self.query_one(".dialog").border_subtitle = _ADD_KEYS
         self.query_one(".dialog").add_class("-wrong")
         problem.display = True
         problem.set(message.problem)
@@ -395,6 +421,81 @@ class DataFilePicker(PickerDialog):
             if text and typed and text not in known
             else choices
         )
+
+
+class MemberPicker(PickerDialog):
+    """Selects the members of an archive that are the rows of a dataset: one, several, or a typed pattern.
+
+    The result is the names or patterns, one a line.
+
+    Args:
+        title: the title.
+        listing: the data files of the archive.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("plus", "mark", "mark or unmark the member", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, listing: ArchiveListing) -> None:
+        choices = [
+            Choice(
+                pattern,
+                printable(pattern),
+                remark=f"{count_of(len(members), 'file')}, one dataset · "
+                f"{format_bytes(sum(member.size for member in members))}",
+            )
+            for pattern, members in listing.groups
+        ]
+        choices += [
+            Choice(member.name, printable(member.name), remark=format_bytes(member.size))
+            for member in listing.members
+        ]
+        super().__init__(title, choices, typing=True)
+        self._marked: dict[str, None] = {}
+
+    def on_mount(self) -> None:
+        """Set the placeholder of the input."""
+        self.query_one(Input).placeholder = "part of a name below, or a pattern such as week-*.csv"
+
+    def describe_keys(self) -> str:
+        """Return a description of the keys, for the lower border."""
+        marked = f"{format_count(len(self._marked))} marked · " if self._marked else ""
+        return f"{marked}⏎ selects · + marks several · esc closes"
+
+    def find_choices(self, text: str) -> list[Choice]:
+        """Return the members that match a text; a pattern comes first. Marked members have a plus sign."""
+        marked = self._marked
+        choices = [
+            msgspec.structs.replace(choice, title=f"+ {choice.title}") if choice.id in marked else choice
+            for choice in super().find_choices(text)
+        ]
+        return [Choice(text, text, remark="as typed"), *choices] if "*" in text else choices
+
+    def action_mark(self) -> None:
+        """Mark the member under the cursor, or remove its mark, and move to the next."""
+        # Typed keys that are still queued for the input change the list first.
+        line = self.query_one(Input)
+        line.call_later(self.call_later, self._mark)
+
+    def _mark(self) -> None:
+        shown = self.query_one(Choices)
+        if (choice := shown.choice) is None:
+            return
+        if choice.id in self._marked:
+            del self._marked[choice.id]
+        else:
+            self._marked[choice.id] = None
+        cursor = shown.cursor
+        shown.set(self.find_choices(self.query_one(Input).value.strip()))
+        shown.go(cursor + 1)
+        self.query_one(".dialog").border_subtitle = Content(self.describe_keys())
+
+    def _pick(self) -> None:
+        if self._marked:
+            self.dismiss("\n".join(self._marked))
+        else:
+            super()._pick()
 
 
 def manifest_lines(text: str) -> list[list[Span]]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.api import TraceStep
+from odf_engine.api import TraceStep, branch_title
 from odf_engine.api.model import Target
 from odf_engine.api.text import format_bytes
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, Unsupported
 from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, trace_json
 from odf_tui.features.provenance.trace_tree import TraceSession
@@ -42,29 +42,53 @@ class ProvenanceController(Controller):
         if pane.front_view is not None and pane.front_view.kind == QUERY:
             self.host.notice("query results have no provenance: select rows of a dataset", "warn")
             return
-        self._trace(row.id, row.name, window, view.cursor, view.column)
+        history = pane.time_view.history if pane.time_view is not None else ""
+        self._trace(row.id, row.name, history, window, view.cursor, view.column)
 
     @task
-    async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
-        def read() -> tuple[int, str]:
+    async def _trace(
+        self, dataset: str, name: str, history: str, window: RowWindow, row: int, column: int
+    ) -> None:
+        def read() -> tuple[int, str, str]:
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
             stored_offset = read_scalar(window, row, at) if at >= 0 else None
             if stored_offset is None or not stored_offset.is_valid:
                 raise OdfError("this row has no offset or cannot be read")
-            return stored_offset.as_py(), names[column]
+            branch = self._branch_of(dataset, history) if history else ""
+            return stored_offset.as_py(), names[column], branch
 
-        offset, value = await asyncio.to_thread(read)
+        offset, value, branch = await asyncio.to_thread(read)
         is_data_column = value not in window.system_columns[:3]
         self._show_trace(
-            TraceSession(dataset, name, offset, value, self.workspace.rows, is_data_column=is_data_column)
+            TraceSession(
+                branch_title(dataset, branch),
+                branch_title(name, branch),
+                offset,
+                value,
+                self.workspace.rows,
+                is_data_column=is_data_column,
+            )
         )
+
+    def _branch_of(self, dataset: str, block: str) -> str:
+        """Return the branch or the tag whose newest block is the last one of a history.
+
+        Raises:
+            Unsupported: there is none.
+        """
+        branches = self.workspace.list_branches(dataset)
+        branch = next((branch.name for branch in branches if str(branch.head) == block), None)
+        if branch is None:
+            hint = "press B in pane 2, then t to create a tag"
+            raise Unsupported("rows of an earlier history cannot be traced without a tag", hint=hint)
+        return branch
 
     async def trace_offset(self, dataset: str, name: str, offset: int, column: str | None) -> bool:
         """Trace a row by its offset, and wait until the trace is closed.
 
         Args:
-            dataset: the id of the dataset.
+            dataset: the id of the dataset; ``ID@NAME`` is a branch or a tag.
             name: its name.
             offset: the offset.
             column: the column whose value is traced, or None to trace the entire row.

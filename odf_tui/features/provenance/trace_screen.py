@@ -172,7 +172,8 @@ class TraceScreen(OverlayScreen[Target]):
     def submit(self, traced: TracedRows, *, check: bool = False) -> None:
         """Submit a job that traces rows, or with ``check`` one that checks their step."""
         group = traced.group
-        request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
+        dataset, _, branch = group.dataset.partition("@")
+        request = Trace(dataset, traced.runs, group.column, depth=1, check=check, branch=branch)
         traced.set_pending(_SUBMITTING, "queued", check=check)
         self.view.rebuild()
         tree = self.trace
@@ -473,6 +474,9 @@ class TraceScreen(OverlayScreen[Target]):
     def _go(self, *, block: bool) -> None:
         location = location_of(self.view.line)
         if location is None:
+            return
+        if branch := location.dataset.partition("@")[2]:
+            self.show_message(f"the row is in branch {branch}: close the trace, then press B in pane 2")
             return
 
         def target() -> Target:

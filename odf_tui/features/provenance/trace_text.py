@@ -30,7 +30,7 @@ from odf_tui.text.format import NULL, Span, ellipsize_middle
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.highlight import sql_spans
 from odf_tui.text.row_text import Record
-from odf_tui.text.row_trace import position_texts, range_text, ranges_text
+from odf_tui.text.row_trace import line_texts, range_text, ranges_text
 
 _MAX_LINES: Final = 5000
 
@@ -346,7 +346,7 @@ def source_lines(source: RowSource) -> Lines:
     lines.append([_fact("kind"), (source.kind + (f" · {printable(source.name)}" if source.name else ""), "")])
     lines.append([_fact("ingested"), (printable(source.ingested), "")])
     lines.append([_fact("block"), (source.block, "muted")])
-    lines += [[_fact("line"), (printable(text), "")] for text in position_texts(source.positions)]
+    lines += [[_fact("line"), (printable(text), "")] for text in line_texts(source)]
     if source.unlocated:
         lines.append([_fact("line"), (f"unknown: {printable(source.unlocated)}", "muted")])
     if source.state:

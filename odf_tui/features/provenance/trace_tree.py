@@ -18,6 +18,7 @@ from odf_engine.api import (
     RowSource,
     TracedInput,
     TraceStep,
+    branch_title,
     pa,
     pc,
     to_ranges,
@@ -27,7 +28,7 @@ from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
 from odf_tui.text.format import OPERATION_SIGNS
 from odf_tui.text.row_text import Columns, Record, Value, read_record
-from odf_tui.text.row_trace import position_texts
+from odf_tui.text.row_trace import line_texts
 from odf_tui.text.values import CellColumn, cell_column, release_memory
 
 _MAX_COLUMNS: Final = 12
@@ -246,7 +247,7 @@ class SourceNode(TraceNode):
     def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
         super().__init__(parent)
         self.source, self.step = source, step
-        self.children += [NoteNode(self, "line", text) for text in position_texts(source.positions)]
+        self.children += [NoteNode(self, "line", text) for text in line_texts(source)]
         if source.unlocated:
             self.children.append(NoteNode(self, "line", f"unknown: {source.unlocated}", "muted"))
         if source.state:
@@ -425,7 +426,8 @@ class InputGroup(Group):
     """Rows of an input."""
 
     def __init__(self, parent: TracedRows, feed: TracedInput, column: str | None) -> None:
-        super().__init__(parent, feed.dataset, feed.name, feed.runs)
+        key, name = branch_title(feed.dataset, feed.branch), branch_title(feed.name, feed.branch)
+        super().__init__(parent, key, name, feed.runs)
         self.feed = feed
         self.missing = feed.missing
         self.columns = dict(feed.columns)
@@ -444,7 +446,7 @@ class EarlierGroup(Group):
     """Rows of the same dataset that were retracted or corrected."""
 
     def __init__(self, parent: TracedRows, step: TraceStep) -> None:
-        super().__init__(parent, step.dataset, step.name, step.earlier)
+        super().__init__(parent, parent.group.dataset, parent.group.name, step.earlier)
         self.column = parent.group.column
 
 
@@ -679,9 +681,11 @@ def location_of(line: TraceLine) -> RowLocation | None:
 def _node_location(node: TraceNode) -> RowLocation | None:
     match node:
         case TransactionNode():
-            return _first_location(node.step.dataset, node.made, node.made.sequence_number)
+            key = branch_title(node.step.dataset, node.step.branch)
+            return _first_location(key, node.made, node.made.sequence_number)
         case SourceNode():
-            return _first_location(node.step.dataset, node.source, node.source.block)
+            key = branch_title(node.step.dataset, node.step.branch)
+            return _first_location(key, node.source, node.source.block)
         case TracedRows() if node.row >= 0:
             return RowLocation(node.group.dataset, node.group.offsets.at(node.row))
         case InputGroup() | EarlierGroup() if node.can_open:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 from urllib.parse import quote
 
@@ -12,23 +13,28 @@ from odf_engine.api import (
     DatasetAliasRemote,
     DatasetUrl,
     Job,
+    JobState,
     Pull,
     Push,
-    Request,
+    Reporter,
     Search,
+    Verify,
     dataset_name_from_url,
     is_valid_name,
     normalize_url,
     parse_ref_remote,
 )
 from odf_engine.api.model import BlockLine, DatasetRow, DivergedBranches, NamedUrl, Remote, is_writable
+from odf_engine.api.plans.crate_pull import NameTaken
+from odf_engine.api.plans.pull_plan import PullPlan, PullSelection, PullTarget
+from odf_engine.api.plans.push_plan import PushTarget
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
-from odf_tui.features.sharing.repository_browser import ListedDataset, RepositoryBrowser
+from odf_tui.features.sharing.repository_browser import ChosenDatasets, RepositoryBrowser
 from odf_tui.services.controller import Controller, dataset_task, task
-from odf_tui.state.model import sort_by_dependency
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
+from odf_tui.text.job_text import job_outcome
 from odf_tui.text.remotes import (
     diverged_remotes,
     pull_remotes,
@@ -36,6 +42,7 @@ from odf_tui.text.remotes import (
     relation_text,
     remote_from_comparison,
 )
+from odf_tui.text.verification_text import verdict_line
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import (
     ConfirmDialog,
@@ -51,6 +58,8 @@ MAX_BRANCH_BLOCKS: Final = 6
 _HASH_LENGTH: Final = 8
 _SUMMARY_WIDTH: Final = 20
 _LABEL_WIDTH: Final = 36
+_MAX_NAMES: Final = 4
+"""Number of inputs that a choice names."""
 _TYPED_ADDRESS: Final = "typed"
 _REPOSITORY: Final = "in "
 Lines = list[list[Span]]
@@ -105,22 +114,30 @@ class SharingController(Controller):
 
     async def _push(self, row: DatasetRow, address: NamedUrl) -> None:
         """Push a dataset, and its inputs if the user agrees: nobody can replay its query without them."""
-        pushes = [(row, address)]
-        repositories = await asyncio.to_thread(self.workspace.repositories)
-        inputs = unpushed_inputs(row, self.state.datasets, repositories, address.url)
-        if inputs:
-            names = ", ".join(source.name for source, _ in inputs)
+        remark = f", to {address.name}"
+        alone = plan = await asyncio.to_thread(self.workspace.plan_push, [row.id], address.url)
+        try:
+            plan = await asyncio.to_thread(self.workspace.plan_push, [row.id], address.url, recursive=True)
+        except UsageError as error:
+            remark = f"{remark}; {error.message}"
+        if not plan.inputs:
+            plan = alone
+        else:
             choices = [
-                Choice("inputs", f"push {count_of(len(inputs), 'input')} first: {names}", ("i",), "i"),
-                Choice("alone", f"push {row.name} only", ("o",), "o"),
+                Choice("inputs", f"push inputs first: {_names_text(plan.inputs)}", ("i",), "i"),
+                Choice("alone", f"push only {row.name}", ("o",), "o"),
             ]
-            title = f"{row.name}: the repository does not have the newest blocks of its inputs"
+            count = count_of(len(plan.inputs), "input")
+            title = f"{row.name}: the repository lacks the newest blocks of {count}"
             answer = await self.host.ask(PickerDialog(printable(title), choices, typing=False))
             if answer is None:
                 return
-            pushes = [*(inputs if answer == "inputs" else ()), *pushes]
-        requests = [(Push(dataset=source.id, url=target.url), source.name) for source, target in pushes]
-        self.jobs.submit(requests, f", to {address.name}")
+            plan = plan if answer == "inputs" else alone
+        if len(plan.targets) == 1:
+            self.jobs.submit(plan.requests(), remark)
+            return
+        repository = plan.targets[-1].label.partition("/")[0]
+        self.host.notice(*push_outcome(await self.jobs.run_all(plan.requests(), remark), repository))
 
     async def _choose_push_address(self, row: DatasetRow, title: str, without: str = "") -> NamedUrl | None:
         """Return a writable address: a push remote, one in a repository, or a typed one. None if cancelled.
@@ -310,11 +327,11 @@ class SharingController(Controller):
                 chosen = await self._choose_datasets(
                     names or [repository.name for repository in repositories]
                 )
-                if chosen:
+                if chosen is not None:
                     await self._pull_chosen(chosen)
                     return
 
-    async def _choose_datasets(self, names: list[str]) -> list[ListedDataset] | None:
+    async def _choose_datasets(self, names: list[str]) -> ChosenDatasets | None:
         """Return the datasets that the user selects in repositories, or None if the browser was closed."""
         title = f"Datasets in {names[0]}" if len(names) == 1 else "Datasets in all repositories"
 
@@ -354,12 +371,17 @@ class SharingController(Controller):
             self.host.notice(f"removed repository {name}")
 
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:
-        """Pull a dataset from a typed address. Return whether a job was submitted."""
-        remark = "repository/name, or a URL: file:, http:, odf+https:, s3:, ipfs:"
+        """Pull a dataset from a typed address, or all of a crate. Return whether a job was submitted."""
+        remark = "repository/name, a crate, or a URL: file:, http:, odf+https:, s3:"
         check = address_validator(repositories, to_push=False)
-        text = await self.host.ask(PromptDialog("Pull from", "", remark, check))
+        is_crate = self.workspace.is_crate
+        text = await self.host.ask(
+            PromptDialog("Pull from", "", remark, lambda text: "" if is_crate(text) else check(text))
+        )
         if not text:
             return False
+        if is_crate(text):
+            return await self._pull_crate(text)
         address = resolve_address(text, repositories)
         rows = self.state.datasets
         row = next((row for row in rows if any(remote.url == address.url for remote in row.remotes)), None)
@@ -371,28 +393,79 @@ class SharingController(Controller):
             self.jobs.submit([_first_pull(address.url, name)], f", from {text}")
         return bool(name)
 
+    async def _pull_crate(self, crate: str, alias: str | None = None) -> bool:
+        """Check a crate, and pull its datasets. Return whether the user did not cancel.
+
+        If the name of the crate's dataset is in use, the user enters another one, the ``alias``.
+        """
+        selection = PullSelection([crate], alias=alias)
+        stack = ExitStack()
+
+        def check(reporter: Reporter) -> PullPlan:
+            return stack.enter_context(self.workspace.planned_pull(selection, reporter))
+
+        try:
+            plan = await self.host.run_shown("Checking the crate", check)
+            if plan is not None:
+                await self.jobs.run_all(plan.requests(Pull("")), f", from {printable(crate)}")
+            return plan is not None
+        except NameTaken as error:
+            name = await self._choose_name(error.name, crate)
+            return bool(name) and await self._pull_crate(crate, name)
+        finally:
+            await asyncio.to_thread(stack.close)
+
     async def _choose_name(self, name: str, url: str) -> str | None:
         """Return a valid unused name for a new dataset; ``name`` is proposed. None if cancelled."""
         check = name_check([row.name for row in self.state.datasets])
         return await self.host.ask(PromptDialog("Name in this workspace", name, printable(url), check))
 
-    async def _pull_chosen(self, chosen: Sequence[ListedDataset]) -> None:
+    async def _pull_chosen(self, chosen: ChosenDatasets) -> None:
         """Pull datasets of repositories. The user enters another name for a new one if its own is in use."""
-        requests: list[tuple[Request, str]] = []
+        requests: list[tuple[Pull, str]] = []
         used = [row.name for row in self.state.datasets]
-        for dataset in chosen:
+        for dataset in chosen.datasets:
             if dataset.local is not None:
                 requests.append((Pull(dataset=dataset.local.id, url=dataset.url), dataset.local.name))
                 continue
             name: str | None = dataset.name
-            if len(chosen) == 1 or name_check(used)(dataset.name):
+            if len(chosen.datasets) == 1 or name_check(used)(dataset.name):
                 name = await self._choose_name(dataset.name, dataset.url)
             if name:
                 used.append(name)
                 requests.append(_first_pull(dataset.url, name))
-        skipped = len(chosen) - len(requests)
-        if requests:
-            self.jobs.submit(requests, f"; {format_count(skipped)} skipped" if skipped else "")
+        skipped = len(chosen.datasets) - len(requests)
+        remark = f"; {format_count(skipped)} skipped" if skipped else ""
+        if requests and chosen.verifies:
+            await self._pull_and_verify(requests, remark)
+        elif requests:
+            self.jobs.submit(requests, remark)
+
+    async def _pull_and_verify(self, requests: Sequence[tuple[Pull, str]], remark: str) -> None:
+        """Pull datasets and the inputs that replays of them require, and verify them. Shows the verdict."""
+        targets: list[PullTarget] = []
+        pulls: list[Job] = []
+        problem = ""
+        while requests:
+            targets += [
+                PullTarget(name, None, pull.url, pull.alias, is_located=True) for pull, name in requests
+            ]
+            pulls += await self.jobs.run_all(requests, f"{remark}, then verify")
+            try:
+                plan = await asyncio.to_thread(self.workspace.plan_input_pulls, targets)
+            except OdfError as error:  # the pulled datasets are verified as far as possible
+                plan, problem = PullPlan([]), error_with_hint(error)
+            requests = plan.requests(Pull(""))
+        results = [result for job in pulls if (result := job.result_of(Pull)) is not None]
+        ids = await asyncio.to_thread(lambda: [self.workspace.resolve(result.name).id for result in results])
+        verifies = [(Verify(dataset=id), result.name) for id, result in zip(ids, results, strict=True)]
+        checks = await self.jobs.run_all(verifies) if verifies else []
+        failed = [job for job in (*pulls, *checks) if job.state is not JobState.done]
+        reports = [report for job in checks if (report := job.result_of(Verify)) is not None]
+        texts = [verdict_line(reports)] if reports else []
+        texts += [f"{job.kind} {_failure_text(job)}" for job in failed[:1]]
+        valid = not failed and not problem and all(report.valid for report in reports)
+        self.host.notice("; ".join([*texts, *([problem] if problem else [])]), "good" if valid else "bad")
 
 
 def _first_pull(url: str, name: str) -> tuple[Pull, str]:
@@ -412,7 +485,8 @@ def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     ]
     if len(repositories) > 1:
         choices.append(Choice("all", "all repositories", ("a",), "a"))
-    choices.append(Choice("address", "a dataset at an address", ("u",), "u", "a URL, or repository/name"))
+    places = "a URL, repository/name, or a crate"
+    choices.append(Choice("address", "a dataset at an address", ("u",), "u", places))
     choices.append(Choice("add", "add a repository", ("plus",), "+", "a folder, a bucket, a server"))
     if repositories:
         choices.append(Choice("forget", "remove a repository", ("minus",), "-"))
@@ -447,31 +521,29 @@ def address_in_repository(repository: NamedUrl, dataset: str) -> NamedUrl:
     return NamedUrl(f"{repository.name}/{dataset}", f"{repository.url}{quote(dataset)}/")
 
 
-def unpushed_inputs(
-    row: DatasetRow, rows: Sequence[DatasetRow], repositories: Sequence[NamedUrl], url: str
-) -> list[tuple[DatasetRow, NamedUrl]]:
-    """Return the inputs whose newest blocks a repository does not have, with addresses, upstream first.
+def _names_text(inputs: Sequence[PushTarget]) -> str:
+    """Return up to four names of inputs, and the number of the others."""
+    names = [target.name for target in inputs[:_MAX_NAMES]]
+    more = len(inputs) - len(names)
+    return printable(", ".join(names) + (f" and {format_count(more)} more" if more else ""))
 
-    Inputs that are pulled from a remote belong to another publisher and are left out.
 
-    Args:
-        row: the dataset that is pushed.
-        rows: all datasets.
-        repositories: the known repositories.
-        url: the address of the dataset. Outside of the repositories, there is no address for inputs.
-    """
-    repository = next((known for known in repositories if url.startswith(known.url)), None)
-    if repository is None:
-        return []
-    by_id = {known.id: known for known in rows}
-    inputs: list[tuple[DatasetRow, NamedUrl]] = []
-    for key in sort_by_dependency(rows, [row.id]):
-        source = by_id.get(key, row)
-        address = address_in_repository(repository, source.name)
-        is_current = any(known.url == address.url and known.relation == "equal" for known in source.remotes)
-        if source.id != row.id and not (source.missing or source.has_pull_remote or is_current):
-            inputs.append((source, address))
-    return inputs
+def push_outcome(jobs: Sequence[Job], remote: str) -> tuple[str, str]:
+    """Return the notice about ended pushes, and its style."""
+    done = ", ".join(job.target for job in jobs if job.state is JobState.done)
+    failed = [job for job in jobs if job.state is not JobState.done]
+    if not failed:
+        return f"pushed to {remote}: {done}", "good"
+    names = ", ".join(job.target for job in failed)
+    return f"not pushed to {remote}: {names}; {_failure_text(failed[0])}" + (
+        f"; pushed: {done}" if done else ""
+    ), "bad"
+
+
+def _failure_text(job: Job) -> str:
+    """Return why a job failed, with the hint."""
+    hint = f" – {job.error.hint}" if job.error is not None and job.error.hint else ""
+    return f"{job.target}: {job_outcome(job)[0]}{hint}"
 
 
 def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Callable[[str], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 from textual import on
@@ -28,6 +28,7 @@ from odf_tui.text.format import (
     format_count_short,
     format_duration,
     right,
+    shorten_name,
 )
 from odf_tui.text.job_text import job_outcome, job_seconds, known_result
 from odf_tui.text.remotes import relation_text
@@ -60,6 +61,13 @@ class ListedDataset(msgspec.Struct, frozen=True):
     local: DatasetRow | None = None
     local_relation: str = ""
     search_text: str = ""
+
+
+class ChosenDatasets(NamedTuple):
+    """The datasets to import, and whether they are verified afterwards."""
+
+    datasets: Sequence[ListedDataset]
+    verifies: bool = False
 
 
 class SearchListing(msgspec.Struct, frozen=True):
@@ -247,7 +255,7 @@ class RemoteDatasetList(LineView):
             ("+ " if dataset.url in self.marked else "  ", "good"),
             (f"{glyph} ", "name" if derivative else "muted"),
             (
-                fit_width(ellipsize_middle(printable(dataset.name), name), name),
+                fit_width(shorten_name(printable(dataset.name), name), name),
                 "strong" if dataset.url in self.marked else "",
             ),
             (right(rows, _ROWS_WIDTH), ""),
@@ -261,7 +269,7 @@ class RemoteDatasetList(LineView):
         return self.empty_lines
 
 
-class RepositoryBrowser(Dialog[list[ListedDataset]]):
+class RepositoryBrowser(Dialog[ChosenDatasets]):
     """Lists the datasets of repositories as their searches end. The result is those to import.
 
     Args:
@@ -275,7 +283,12 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "import the marked datasets, or this one", show=False, priority=True),
+        Binding(
+            "enter", "choose(False)", "import the marked datasets, or this one", show=False, priority=True
+        ),
+        Binding(
+            "ctrl+y", "choose(True)", "import and verify them, with their inputs", show=False, priority=True
+        ),
         Binding("plus", "mark", "mark or unmark the dataset", show=False, priority=True),
         Binding("ctrl+r", "search", "search again", show=False, priority=True),
         Binding("ctrl+g", "cancel", "cancel the search", show=False, priority=True),
@@ -314,7 +327,7 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         """Create the filter, the list, the details of a dataset and the state of the search."""
         with Vertical(classes="dialog browser") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ imports · + marks · ^r searches · ^g cancels · esc back")
+            box.border_subtitle = Content("⏎ imports · ^y also verifies · + marks · ^r searches · esc back")
             line = Input(placeholder="words in names, descriptions and keywords", compact=True)
             line.cursor_blink = False
             yield line
@@ -437,7 +450,7 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
 
     def on_line_view_opened(self) -> None:
         """Choose the dataset that was double-clicked."""
-        self.action_choose()
+        self.action_choose(False)
 
     def action_move(self, move: str) -> None:
         """Move the cursor."""
@@ -449,16 +462,17 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         self._list.move("down")
         self._update_status()
 
-    def action_choose(self) -> None:
+    def action_choose(self, verifies: bool) -> None:
         """Close the dialog with the marked datasets, else with the one under the cursor."""
         # Typed keys that are still queued for the input change the list first.
         line = self.query_one(Input)
-        line.call_later(self.call_later, self._choose)
+        line.call_later(self.call_later, self._choose, verifies)
 
-    def _choose(self) -> None:
+    def _choose(self, verifies: bool) -> None:
         marked = [dataset for dataset in self._found if dataset.url in self._list.marked]
-        if marked or self._list.selected is not None:
-            self._end(marked or [self._list.selected])  # type: ignore[list-item]
+        selected = self._list.selected
+        if marked or selected is not None:
+            self._end(ChosenDatasets(marked or [selected], verifies))  # type: ignore[list-item]
 
     def action_cancel(self) -> None:
         """Cancel the running searches. Datasets that were found stay."""
@@ -469,6 +483,6 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         """Close the dialog without a result."""
         self._end(None)
 
-    def _end(self, datasets: list[ListedDataset] | None) -> None:
+    def _end(self, chosen: ChosenDatasets | None) -> None:
         self.action_cancel()
-        self.dismiss(datasets)
+        self.dismiss(chosen)

@@ -478,7 +478,8 @@ class TimeTravelController(Controller):
         if pane.dataset == dataset:
             as_of = point.axis == "of"
             note = "esc newest rows"
-            pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=point.label, as_of=as_of))
+            view = TableView(opened, title, note, TIME, (0, 0), when=point.label, as_of=as_of)
+            pane.show_time(replace(view, history=point.history))
             self.host.show_hints()
 
     def _start_projection(self, dataset: str, point: PointInTime) -> None:

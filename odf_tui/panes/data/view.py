@@ -59,6 +59,7 @@ class TableView(msgspec.Struct, frozen=True):
         source: the rows that the view was derived from.
         when: the time of the shown rows, for the upper border, or "" for the newest rows.
         as_of: whether that time is an event time and not a block.
+        history: the hash of the newest block, if the rows are of a branch or an earlier history, or "".
     """
 
     opened: LoadedWindow
@@ -70,6 +71,7 @@ class TableView(msgspec.Struct, frozen=True):
     source: LoadedWindow | None = None
     when: str = ""
     as_of: bool = False
+    history: str = ""
 
 
 TIME: Final = "time"

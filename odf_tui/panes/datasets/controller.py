@@ -57,6 +57,7 @@ class DatasetsController(Controller):
         state.shown_changed.connect(self._read_detail)
         state.pane_changed.connect(lambda _: self.pane.place_card())
         self.navigator.selecting.connect(self._select)
+        self.host.set_interval(60.0, self.graph.refresh)  # the list shows how long ago datasets changed
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Return the handler of cursor moves."""
@@ -116,6 +117,7 @@ class DatasetsController(Controller):
         self.host.read("files", self.workspace.data_fingerprint, then)
 
     def _load(self) -> None:
+        self.graph.is_read = self.state.are_datasets_read
         self.graph.load(self.state.datasets, self.state.healths, self.pane.filter)
         self.pane.place_card()
         self._moved()
@@ -189,7 +191,8 @@ class DatasetsController(Controller):
         row, jobs = self.graph.row, self.state.jobs.active_jobs()
         health = self.state.healths.get(row.id) if row is not None else None
         status = self.host.query_one(StatusLine)
-        status.show(row, health, len(self.state.datasets), jobs, self.state.unseen_warnings)
+        datasets = len(self.state.datasets) if self.state.are_datasets_read else None
+        status.show(row, health, datasets, jobs, self.state.unseen_warnings)
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
         self.graph.set_jobs(running, rates, self.state.warned)

@@ -15,7 +15,16 @@ from odf_engine.api.text import format_bytes, format_count, format_time, printab
 from odf_tui.panes.datasets.dataset_filter import list_kinds
 from odf_tui.state.model import BRANCH, UNTRUSTED, WARNED, Health
 from odf_tui.text import remotes
-from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, fit_width, format_count_short, right
+from odf_tui.text.format import (
+    Span,
+    dataset_glyph,
+    ellipsize_middle,
+    fit_width,
+    format_age,
+    format_count_short,
+    right,
+    shorten_name,
+)
 from odf_tui.text.graph_layout import (
     Edge,
     LabelPosition,
@@ -23,6 +32,7 @@ from odf_tui.text.graph_layout import (
     LineSegments,
     Plan,
     draw_layout,
+    measure_columns,
     plan_layout,
 )
 from odf_tui.text.job_text import percent_done
@@ -55,6 +65,8 @@ def choose_fitting(labels: Sequence[str], width: int) -> str:
 
 
 _GRAPH_NAME_WIDTH: Final = 34
+_MAX_SIBLINGS: Final = 30
+_SHOWN_SIBLINGS: Final = 10
 _MARK_WIDTH: Final = 6
 _ROWS_WIDTH: Final = 8
 _TIME_WIDTH: Final = 12
@@ -139,8 +151,8 @@ class LineageDrawing:
     def __init__(self, links: DatasetLinks, dataset: str | None) -> None:
         self.upstream = _find_reachable(dataset, links.inputs)
         self.downstream = _find_reachable(dataset, links.outputs)
-        start = set() if dataset is None else {dataset}
-        self.edges = [
+        start = set[str]() if dataset is None else {dataset}
+        self.edges: list[Edge] = [
             *(
                 (source, target)
                 for target in self.upstream | start
@@ -170,17 +182,50 @@ def _find_reachable(start: str | None, edges: Mapping[str, Sequence[str]]) -> se
     return reachable
 
 
+def fold_siblings(nodes: Sequence[str], links: DatasetLinks, unfolded: Set[str]) -> dict[str, list[str]]:
+    """Return the datasets that one label stands for: the last ones of many outputs of the same inputs.
+
+    Args:
+        nodes: ids of the datasets.
+        links: their edges.
+        unfolded: ids of datasets whose siblings are all shown.
+
+    Returns:
+        The folded datasets, by the first of them.
+    """
+    siblings: dict[frozenset[str], list[str]] = {}
+    for node in nodes:
+        if (inputs := links.inputs.get(node)) and node not in links.outputs:
+            siblings.setdefault(frozenset(inputs), []).append(node)
+    return {
+        group[_SHOWN_SIBLINGS]: group[_SHOWN_SIBLINGS:]
+        for group in siblings.values()
+        if len(group) > _MAX_SIBLINGS and unfolded.isdisjoint(group)
+    }
+
+
 class GraphDrawing:
-    """Draws datasets as labels, with lines from each dataset to its downstream datasets."""
+    """Draws datasets as labels, with lines from each dataset to its downstream datasets.
+
+    Of more than 30 outputs of the same inputs, only the first ones have labels. The next label stands for the
+    others, until one of them is selected.
+    """
 
     headed = False
 
     def __init__(self, model: GraphModel) -> None:
         self.model = model
         self._key: object = None
+        self._unfolded: set[str] = set()
+        self._folds: dict[str, list[str]] = {}
+        self._label_of: dict[str, str] = {}  # by folded dataset, the one with the label of all
+        self._edges: list[Edge] = []
         self._plans: list[Plan] = []
+        self._columns = measure_columns([], {})
+        self._parts = [self._columns]
         self._widths: dict[str, int] = {}
         self._extra = 0
+        self._aligned = False
         self._layout: Layout = draw_layout([], {})
         self._at_row: list[list[tuple[LabelPosition, str]]] = []
         self._lineage = LineageDrawing(DatasetLinks(), None)
@@ -193,13 +238,38 @@ class GraphDrawing:
         if key == self._key:
             return
         self._key = key
-        self._widths = {row.id: cell_len(_format_name(row) + _format_signs(row)) + 2 for row in rows.values()}
-        self._plans = plan_layout(self._widths, self.model.edges)
-        self._extra = 0
+        self._folds = fold_siblings(list(rows), self.model.links, self._unfolded)
+        self._label_of = {node: label for label, group in self._folds.items() for node in group}
+        self._edges = [edge for edge in self.model.edges if self._label_of.get(edge[1], edge[1]) == edge[1]]
+        self._widths = {
+            row.id: cell_len(self._fold_text(row.id) or _format_name(row) + _format_signs(row)) + 2
+            for row in rows.values()
+            if self._label_of.get(row.id, row.id) == row.id
+        }
+        self._plans = plan_layout(self._widths, self._edges)
+        self._columns = measure_columns(self._plans, self._widths)
+        self._parts = [measure_columns([plan], self._widths) for plan in self._plans]
+        self._extra, self._aligned = 0, False
         self._draw()
 
+    def reveal(self, dataset: str | None) -> bool:
+        """Show the siblings of a dataset if it is folded. Returns whether it was."""
+        if dataset is None or dataset not in self._label_of:
+            return False
+        self._unfolded.add(dataset)
+        self._key = None
+        self.load()
+        return True
+
+    def _fold_text(self, node: str) -> str:
+        """Return the label of folded datasets, or "" for one dataset."""
+        return f"▾ {len(self._folds[node])} more" if node in self._folds else ""
+
+    def _place(self, dataset: str) -> LabelPosition:
+        return self._layout.positions[self._label_of.get(dataset, dataset)]
+
     def _draw(self) -> None:
-        self._layout = draw_layout(self._plans, self._widths, self._extra)
+        self._layout = draw_layout(self._plans, self._widths, self._extra, aligned=self._aligned)
         self._at_row = [[] for _ in range(self._layout.height)]
         for node, place in self._layout.positions.items():
             self._at_row[place.y].append((place, node))
@@ -208,10 +278,11 @@ class GraphDrawing:
 
     def fit(self, width: int) -> bool:
         """Show as many facts next to the names as fit into a width. Returns whether it changed."""
-        fits = (extra for extra in _EXTRAS if self._layout.width_with(extra) <= width)
-        extra = next(fits, 0) if self.model.rows else 0
-        changed, self._extra = extra != self._extra, extra
-        if changed:
+        before = self._extra, self._aligned
+        fits = (extra for extra in _EXTRAS if self._width_with(extra) <= width)
+        self._extra = next(fits, 0) if self.model.rows else 0
+        self._aligned = self._extra > 0 and self._columns.width_with(self._extra) <= width
+        if changed := before != (self._extra, self._aligned):
             self._draw()
         return changed
 
@@ -224,7 +295,10 @@ class GraphDrawing:
     @property
     def min_size(self) -> Size:
         """Size in cells without facts next to the names."""
-        return Size(self._layout.width_with(0), self._layout.height)
+        return Size(self._width_with(0), self._layout.height)
+
+    def _width_with(self, extra: int) -> int:
+        return max((part.width_with(extra) for part in self._parts), default=0)
 
     def highlight(self, selected: str | None) -> set[int]:
         """Highlight the lineage of the selected dataset. Returns the rows to repaint."""
@@ -239,8 +313,8 @@ class GraphDrawing:
         return rows
 
     def _routes(self, lineage: LineageDrawing) -> dict[tuple[int, int, int, int], None]:
-        routes = self._layout.routes
-        return dict.fromkeys(line for edge in lineage.edges for line in routes.get(edge, ()))
+        edges = ((source, self._label_of.get(target, target)) for source, target in lineage.edges)
+        return dict.fromkeys(line for edge in edges for line in self._layout.routes.get(edge, ()))
 
     def first_dataset(self) -> str | None:
         """Return the dataset that is selected at first."""
@@ -248,11 +322,11 @@ class GraphDrawing:
 
     def row_of(self, dataset: str) -> int:
         """Return the row of a dataset."""
-        return self._layout.positions[dataset].y
+        return self._place(dataset).y
 
     def extent_of(self, dataset: str) -> tuple[int, int]:
         """Return the first cell of a label, and the one after its last, from the left."""
-        place = self._layout.positions[dataset]
+        place = self._place(dataset)
         return place.x, place.x + place.width
 
     def dataset_at(self, x: int, y: int) -> str | None:
@@ -270,7 +344,7 @@ class GraphDrawing:
             move: one of :data:`odf_tui.widgets.line_view.MOVES`.
             page: rows of a page.
         """
-        place = self._layout.positions[dataset]
+        place = self._place(dataset)
         last = len(self._at_row) - 1
         match move:
             case "left":
@@ -301,7 +375,7 @@ class GraphDrawing:
     def _find_nearest(self, end: int, dataset: str, place: LabelPosition) -> str | None:
         """Return the nearest dataset at one end of the edges of a dataset."""
         places = self._layout.positions
-        candidates = [edge[end] for edge in self.model.edges if edge[1 - end] == dataset]
+        candidates = [edge[end] for edge in self._edges if edge[1 - end] == dataset]
         return min(candidates, key=lambda node: abs(places[node].y - place.y), default=None)
 
     def _find_neighbour(self, dataset: str, place: LabelPosition, step: int) -> str | None:
@@ -330,6 +404,10 @@ class GraphDrawing:
         return spans + _edge_spans(line, heavy, x, len(line))
 
     def _label_spans(self, place: LabelPosition, node: str, line: str, limit: int | None) -> list[Span]:
+        if text := self._fold_text(node):
+            styles = {self.model.style(folded) for folded in self._folds[node]}
+            style = next((style for style in ("bad", "warn", "busy") if style in styles), "muted")
+            return [(fit_width(text, place.width), style)]
         row, style, labels = self.model.rows[node], self.model.style(node), self.model.labels(node)
         name = _format_name(row)
         lineage = "lineage" if node in self._lineage.nodes else ""
@@ -360,7 +438,7 @@ def kind_glyph(row: DatasetRow) -> str:
 
 
 def _format_name(row: DatasetRow) -> str:
-    return f"{kind_glyph(row)} {ellipsize_middle(printable(row.name), _GRAPH_NAME_WIDTH)}"
+    return f"{kind_glyph(row)} {shorten_name(printable(row.name), _GRAPH_NAME_WIDTH)}"
 
 
 def _format_signs(row: DatasetRow) -> str:
@@ -475,10 +553,9 @@ _COLUMNS: Final = (
     _Column("size", 8, lambda row, board: row.size, right_aligned=True),
     _Column("blocks", 7, lambda row, board: row.blocks, right_aligned=True),
     _Column("watermark", 17, lambda row, board: row.watermark),
-    _Column("last change", 19, lambda row, board: row.last_pulled),
+    _Column("last change", 13, lambda row, board: row.last_pulled),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
-_TIMES: Final = ("watermark", "last change")
 SORTS: Final = tuple(column.name for column in _COLUMNS)
 """The columns that the list can be sorted by."""
 _REMOTE: Final = SORTS.index("remote")
@@ -525,6 +602,10 @@ class DatasetTable:
     def sorts(self) -> list[str]:
         """The names of the visible columns."""
         return [SORTS[at] for at in self._columns]
+
+    def reveal(self, dataset: str | None) -> bool:
+        """Return False: a list shows all datasets."""
+        return False
 
     def fit(self, width: int) -> bool:
         """Return False: the width of the window does not change the drawing."""
@@ -578,7 +659,7 @@ class DatasetTable:
         for at in self._columns:
             column, width = _COLUMNS[at], self._widths[at]
             sorts = column.name == self.sort[0]
-            name = f"{column.name} ({zone_label()})" if column.name in _TIMES else column.name
+            name = f"{column.name} ({zone_label()})" if column.name == "watermark" else column.name
             text = f"{name} {'↓' if self.sort[1] else '↑'}" if sorts else name
             cell = right(text, width) if column.right_aligned else fit_width(text, width)
             spans += [(_GAP, "head")] * bool(at) + [(cell, "strong" if sorts else "head")]
@@ -591,7 +672,7 @@ class DatasetTable:
         is_upstream, is_downstream = row.id in self._lineage.upstream, row.id in self._lineage.downstream
         texts: Sequence[Span] = (
             (
-                ellipsize_middle(printable(row.name), self._widths[0]),
+                shorten_name(printable(row.name), self._widths[0]),
                 "lineage" if is_upstream or is_downstream else "",
             ),
             (_kind_value(row, self.model), "muted"),
@@ -604,7 +685,7 @@ class DatasetTable:
             (format_bytes(row.size), "muted"),
             (format_count(row.blocks), "muted"),
             (format_time(row.watermark), "muted"),
-            (format_time(row.last_pulled), "muted"),
+            (format_age(row.last_pulled), "muted"),
             (self._format_inputs(row), "muted"),
         )
         mark = "<" if is_upstream else ">" if is_downstream else " "

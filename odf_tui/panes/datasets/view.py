@@ -8,7 +8,8 @@ from typing import Final, Literal
 import msgspec
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.geometry import Size
+from textual.geometry import Offset, Size
+from textual.message import Message
 
 from odf_engine.api import Failure, Job, JobState
 from odf_engine.api.model import DatasetDetail, DatasetRow
@@ -181,11 +182,13 @@ def _fact_spans(name: str, value: str, style: str = "") -> list[Span]:
 
 Mode = Literal["graph", "list"]
 _SCROLL_CELLS: Final = 8
-_MARGIN: Final = 6
+_SPARE: Final = 6
 
 
 CARD_SIZE: Final = Size(38, 9)
 _CARD_HEIGHT: Final = 13
+_CARD_SCREEN_WIDTH: Final = 200
+"""Cells of a screen that always has room for the card."""
 _MIN_CARD: Final = 8
 
 
@@ -199,6 +202,7 @@ class GraphView(LineView):
         selected: the id of the selected dataset.
         filter: see :mod:`odf_tui.panes.datasets.dataset_filter`.
         problem: why the datasets cannot be read; empty otherwise.
+        is_read: whether the datasets were read.
     """
 
     class Moved(LineView.Moved):
@@ -211,6 +215,7 @@ class GraphView(LineView):
         self.selected: str | None = None
         self.filter = ""
         self.problem = ""
+        self.is_read = False
         self._model = GraphModel()
         self._graph, self._table = GraphDrawing(self._model), DatasetTable(self._model)
         self._drawing: GraphDrawing | DatasetTable = self._graph
@@ -227,9 +232,15 @@ class GraphView(LineView):
         if self.selected not in model.rows:
             self.selected = self._drawing.first_dataset()
             self.post_message(self.Moved(self))
+        self._drawing.reveal(self.selected)
         self._drawing.fit(self._window)
         self._drawing.highlight(self.selected)
         self.reset()
+
+    @property
+    def _margin(self) -> int:
+        """Cells for the mark of the selected label, left of the graph. Lines of the list have their own."""
+        return int(self.mode == "graph")
 
     def set_healths(self, healths: Mapping[str, Health]) -> None:
         """Show the health of the datasets. Repaints the rows that changed."""
@@ -291,6 +302,7 @@ class GraphView(LineView):
 
     def _redraw(self) -> None:
         self._drawing.load()
+        self._drawing.reveal(self.selected)
         self._drawing.fit(self._window)
         self._drawing.highlight(self.selected)
         if self.is_mounted:
@@ -308,18 +320,33 @@ class GraphView(LineView):
         """Cells that the drawing needs, with scroll bar, longer labels and a margin."""
         needed = self._drawing.min_size
         has_scroll_bar = self.mode == "list" and needed.width > self.size.width  # it scrolls sideways
-        return Size(needed.width + _MARGIN, needed.height + self._drawing.headed + has_scroll_bar)
+        height = needed.height + self._drawing.headed + has_scroll_bar
+        return Size(needed.width + self._margin + _SPARE, height)
+
+    @property
+    def cursor_cell(self) -> Offset:
+        """The first cell of the selected dataset, from the upper left corner of the screen."""
+        if self.row is None:
+            return self.content_region.offset
+        x, y = self._drawing.extent_of(self.row.id)[0], self._drawing.row_of(self.row.id)
+        return self.content_region.offset + Offset(x, y + self.headed) - self.scroll_offset
 
     @property
     def _window(self) -> int:
         """Cells of a line; one is reserved for a scroll bar."""
-        return max(self.size.width - 1, 0)
+        return max(self.size.width - 1 - self._margin, 0)
 
     def select(self, dataset: str) -> None:
         """Select a dataset, if it is shown."""
         if dataset not in self._model.rows:
             return
-        if dataset != self.selected:
+        if self._drawing.reveal(dataset):
+            self.selected = dataset
+            self._drawing.fit(self._window)
+            self._drawing.highlight(dataset)
+            self.reset()
+            self.post_message(self.Moved(self))
+        elif dataset != self.selected:
             before, self.selected = self.selected, dataset
             rows = self._drawing.highlight(dataset)
             rows |= {self._drawing.row_of(node) for node in (before, dataset) if node in self._model.rows}
@@ -354,6 +381,7 @@ class GraphView(LineView):
         left, room = self.scroll_offset.x, self.room.width
         if start == end:
             return
+        end += self._margin
         if start < left:
             self.scroll_to(x=start, animate=False)
         elif end > left + room:
@@ -373,7 +401,8 @@ class GraphView(LineView):
 
     def widest(self) -> int:
         """Return the width in cells."""
-        return self._drawing.size.width
+        width = self._drawing.size.width
+        return width and width + self._margin
 
     def style_of(self, index: int) -> str:
         """Return the style of a line. The selection is a line in the list, a label in the graph."""
@@ -395,7 +424,15 @@ class GraphView(LineView):
 
     def spans(self, index: int) -> list[Span]:
         """Return a row."""
-        return self._drawing.spans(index, self.selected, self._cursor_style)
+        spans = self._drawing.spans(index, self.selected, self._cursor_style)
+        if not self._margin:
+            return spans
+        spans.insert(0, (" ", ""))
+        at = next((at for at, (_, style) in enumerate(spans) if style == self._cursor_style), 0)
+        if at:  # the selected label
+            text, style = spans[at - 1]
+            spans[at - 1 : at] = [(text[:-1], style), self.selection_mark]
+        return spans
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the lines shown without datasets: an error, the filter, or the first actions."""
@@ -410,14 +447,13 @@ class GraphView(LineView):
                     (" shows all", "muted"),
                 ],
             ]
-        return _EMPTY_LINES
+        return _EMPTY_LINES if self.is_read else [[(" reading the datasets…", "muted")]]
 
     def click_at(self, x: int, y: int) -> bool:
         """Select the dataset at a cell of the window. Returns whether there is one."""
+        x += self.scroll_offset.x - self._margin
         y -= self._drawing.headed
-        dataset = (
-            self._drawing.dataset_at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None
-        )
+        dataset = self._drawing.dataset_at(x, y + self.scroll_offset.y) if y >= 0 else None
         if dataset is not None:
             self.select(dataset)
         return dataset is not None
@@ -441,6 +477,9 @@ class DatasetsPane(Pane):
     number = 1
     label = "Datasets"
 
+    class ModeChanged(Message):
+        """The datasets are shown as a list now, or as a graph."""
+
     filter_placeholder = "text · kind:root · state:failed,stale · remote:behind · !text to exclude"
 
     def __init__(self, id: str, classes: str = "") -> None:
@@ -457,14 +496,30 @@ class DatasetsPane(Pane):
         """Place the card again, once the graph has its new size."""
         self.call_later(self.place_card)
 
+    def _card_place(self, width: int, height: int) -> tuple[bool, bool]:
+        """Return whether the card has room next to the graph, and below it."""
+        needed = self.view.min_size
+        has_room = width - needed.width >= CARD_SIZE.width or self.screen.size.width >= _CARD_SCREEN_WIDTH
+        is_beside = has_room or width >= 3 * CARD_SIZE.width
+        is_below = height - max(needed.height, 2) >= CARD_SIZE.height and not is_beside
+        if self.mode == "list" and not is_below:  # in the list, columns take precedence over the card
+            is_beside = has_room
+        return is_beside, is_below
+
+    def content_height(self, width: int, max_height: int) -> int:
+        """Return the lines that the datasets and the card fill, at most ``max_height``."""
+        needed = self.view.min_size
+        lines = needed.height + (self.mode == "graph" and needed.width > width)
+        is_beside, is_below = self._card_place(width, max_height)
+        if is_below:
+            lines += 1 + _CARD_HEIGHT
+        return min(max(lines, _CARD_HEIGHT if is_beside else 0), max_height)
+
     def place_card(self) -> None:
         """Show the card next to the graph or below it. Hide it if there is no room."""
         graph, card, needed = self.view, self.card, self.view.min_size
         width, height = self.size
-        is_beside = width - needed.width >= CARD_SIZE.width or width >= 3 * CARD_SIZE.width
-        is_below = height - max(needed.height, 2) >= CARD_SIZE.height and not is_beside
-        if self.mode == "list" and not is_below:  # in the list, columns take precedence over the card
-            is_beside = width - needed.width >= CARD_SIZE.width
+        is_beside, is_below = self._card_place(width, height)
         card.display = graph.row is not None and (is_beside or is_below)
         self.query_one("#home").set_class(is_below, "-below")
         shows_why = bool(graph.rows) and not (is_beside or is_below)
@@ -491,6 +546,7 @@ class DatasetsPane(Pane):
     def mode(self, mode: Mode) -> None:
         self._view.mode = mode
         self._show_order()
+        self.post_message(self.ModeChanged())
 
     @property
     def sort(self) -> tuple[str, bool]:

@@ -52,6 +52,7 @@ class JobsController(Controller):
         self._snapshot_timer: Timer | None = None
         self._last_alert: float | None = None
         self.host.set_interval(ALERT_SECONDS, self._read_alerts)
+        self.host.set_interval(60.0, self.view.refresh)  # it shows how long ago jobs started
         self.state.jobs_outdated.connect(lambda _: self._read())
         self.state.jobs_changed.connect(self._jobs_changed)
         self.state.worker_changed.connect(lambda _: self._worker_changed())

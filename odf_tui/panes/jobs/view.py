@@ -18,7 +18,16 @@ from odf_engine.api.text import count_of, format_clock, printable, zone_label
 from odf_tui.state.app_state import WORKER_ENDED, WORKSPACE_DELETED, WorkerConnectionState
 from odf_tui.state.job_book import JobBook, is_commit, job_glyph
 from odf_tui.state.model import WARNED
-from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, right, wrapped
+from odf_tui.text.format import (
+    AGE_WIDTH,
+    Span,
+    fit_width,
+    format_age,
+    format_duration,
+    right,
+    shorten_name,
+    wrapped,
+)
 from odf_tui.text.job_log_text import log_display_text
 from odf_tui.text.job_text import (
     JobRates,
@@ -373,7 +382,8 @@ _KINDS: Final = {
     "check-proof": "proof",
 }  # the column has six cells
 _OUTCOME_WIDTH: Final = 24  # cells for the result of a job, which names leave
-_MIN_NAME: Final = 16
+_MIN_NAME: Final = 14
+_MAX_NAME: Final = 36
 _MIN_GAUGES_HEIGHT: Final = 18
 """Minimum height of the pane with gauges."""
 
@@ -395,7 +405,8 @@ class JobsView(LineView):
         self.text = ""
         self.inputs: Callable[[], Mapping[str, Sequence[str]]] = dict
         self._jobs: list[Job] = []
-        self._longest_name = 0
+        self._names: set[str] = set()
+        self._name_widths: dict[int, int] = {}
         self._selected: str | None = None
 
     def load(self) -> None:
@@ -407,7 +418,7 @@ class JobsView(LineView):
             for job in self.book.newest_first()
             if text in f"{job.target} {job.kind} {job.state.value}".lower()
         ]
-        self._longest_name = max((cell_len(job.target) for job in self._jobs), default=0)
+        self._names, self._name_widths = {printable(job.target) for job in self._jobs}, {}
         ids = [job.id for job in self._jobs]
         self.cursor = ids.index(kept_id) if kept_id in ids else 0
         self._selected = ids[self.cursor] if ids else None
@@ -455,19 +466,26 @@ class JobsView(LineView):
             else ""
         )
         if width >= _WIDE:
-            end += format_clock(job.started or job.created, seconds=False) + " "
-        name = width // 4 if runs else min(self._longest_name, width - 11 - len(end) - _OUTCOME_WIDTH)
-        name = max(min(name, 36), 12 if runs else _MIN_NAME)
+            end += right(format_age(job.started or job.created), AGE_WIDTH) + " "
+        name = self._name_width(width // 4 if runs else width - 11 - len(end) - _OUTCOME_WIDTH)
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
         return [
             (WARNED if job.warnings else " ", "warn"),
             (f"{glyph} ", style),
             (fit_width(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
-            (fit_width(ellipsize_middle(printable(job.target), name), name) + " ", ""),
+            (fit_width(shorten_name(printable(job.target), name), name) + " ", ""),
             (fit_width(printable(words), room), how),
             (end, "muted"),
         ]
+
+    def _name_width(self, room: int) -> int:
+        """Return the width of the names, some of them shortened, in the room for them."""
+        if room not in self._name_widths:
+            limit = max(min(room, _MAX_NAME), _MIN_NAME)
+            widths = (cell_len(shorten_name(name, limit)) for name in self._names)
+            self._name_widths[room] = max(widths, default=0)
+        return self._name_widths[room]
 
     def _state_text(self, job: Job, room: int) -> tuple[str, str]:
         if job.state is JobState.running:

@@ -36,6 +36,7 @@ class PullTarget(NamedTuple):
         alias: the name of a new dataset.
         after: ids of the datasets whose jobs run first.
         is_located: whether the selection names the remote, and not only the dataset.
+        crate: the location in a crate that the remote was unpacked from, or "".
     """
 
     name: str
@@ -44,12 +45,21 @@ class PullTarget(NamedTuple):
     alias: str | None = None
     after: Sequence[str] = ()
     is_located: bool = False
+    crate: str = ""
 
     def request(self, options: Pull) -> Pull:
         """Return the request of the job; ``options`` has the options of all pulls."""
         # A new dataset has no id yet.
         dataset = self.url or "" if self.entry is None else str(self.entry.id)
-        return replace(options, dataset=dataset, after=list(self.after), url=self.url, alias=self.alias)
+        request = replace(options, dataset=dataset, after=list(self.after), url=self.url, alias=self.alias)
+        request = replace(request, crate=self.crate) if self.crate else request
+        return replace(request, branch="", tag=options.branch) if self._names_tag(options) else request
+
+    def _names_tag(self, options: Pull) -> bool:
+        """Return whether the branch that is pulled into is a tag of the remote, and not a branch here."""
+        if self.url is None or not options.branch or options.remote_branch:
+            return False
+        return self.entry is None or options.branch not in self.entry.dataset.branch_names()
 
 
 class PullSelection(NamedTuple):
@@ -89,15 +99,20 @@ class PullPlan(NamedTuple):
         for target in self.targets:
             self._check(target, options)
         return [
-            (target.request(options), branch_title(target.name, options.branch)) for target in self.targets
+            (target.request(options), branch_title(target.name, options.branch or options.tag))
+            for target in self.targets
         ]
 
     def _check(self, target: PullTarget, options: Pull) -> None:
+        if target.crate and (options.branch or options.tag):
+            raise UsageError("a crate has one version, and no branches", hint="omit --branch and --tag")
         if options.set_watermark is not None and target.url is not None:
             raise UsageError(
                 f"{target.name} is pulled from {target.url}: its watermark is set there",
                 hint=f"to detach it, use odf repo alias remove {target.name}" if target.entry else None,
             )
+        if target.request(options).tag:
+            return
         if options.branch and target.entry is None:
             raise UsageError(f"{target.name} is a new dataset: pull it without branches first")
         if options.branch and target.entry is not None and not options.remote_branch:

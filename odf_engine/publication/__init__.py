@@ -1,0 +1,1 @@
+"""Published descriptions of datasets: citations, research objects (RO-Crate) with provenance, catalogs."""
