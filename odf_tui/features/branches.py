@@ -161,6 +161,7 @@ class BranchesScreen(Dialog[str]):
     def on_mount(self) -> None:
         """Read the branches; again when a job of one of them ends."""
         self._ended = self._ended_jobs()
+        self.is_reading = True
         self.reload(self._name)
         self.set_interval(_REFRESH_SECONDS, self._follow_jobs)
 
@@ -195,6 +196,7 @@ class BranchesScreen(Dialog[str]):
         else:
             self.list.show_branches(row, branches, name)
         self._describe()
+        self.is_reading = False
 
     def show_notice(self, text: str) -> None:
         """Show the end of a job, or another notice of the workbench."""

@@ -436,6 +436,7 @@ class ColumnScreen(Dialog[str]):
     def on_mount(self) -> None:
         """Read the columns."""
         self._show_keys()
+        self.is_reading = True
         self._open(*self._first)
 
     def _open(self, dataset: str, column: str | None, before: list[ColumnRef] | None = None) -> None:
@@ -448,6 +449,8 @@ class ColumnScreen(Dialog[str]):
         except Exception as error:  # any error is shown, and the screen stays open
             self._description.set([[(f" {error_with_hint(error)}", "bad")]])
             return
+        finally:
+            self.is_reading = False
         if before is not None:
             self._before = before
         self.query_one(".dialog").border_title = Content(

@@ -161,6 +161,8 @@ class TerminalDriver(LinuxDriver):
         if screen not in nodes:  # a new dialog, whose widgets get the focus when they are mounted
             await _wait_for_queue(screen)
             await asyncio.gather(*map(_wait_for_queue, screen.walk_children(Widget)))
+            while getattr(screen, "is_reading", False) and screen.is_active:
+                await asyncio.sleep(_WAITING_SECONDS)
 
     def _end_by_signal(self, number: int, _: FrameType | None) -> None:
         if self._is_ending:

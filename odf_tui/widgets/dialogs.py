@@ -56,6 +56,8 @@ class OverlayScreen(Screen[Result]):
     CSS_PATH = Path(__file__).parents[1] / "dialogs.tcss"
     covers_workbench: ClassVar[bool] = False
     """Whether the workbench below is not painted."""
+    is_reading = False
+    """Whether a list is being read for the first time. Keys that are typed wait until it is shown."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:

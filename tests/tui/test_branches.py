@@ -188,7 +188,9 @@ async def test_branch_is_compared_renamed_shown_and_deleted(workspace: Workspace
         blocks = drive.app.bench.query_one(BlocksPane)
         await drive.until(lambda: "numbers · branch next" in str(blocks._border_title))
         assert drive.pane == "blocks"
-        await drive.press("B", "j", "x")
+        await drive.press("B")
+        await drive.until(lambda: "│ next" in drive.text())
+        await drive.press("j", "x")
         await drive.until(lambda: "Only the branch has 1 block with 3 rows" in drive.text())
         await drive.press("n")
         await drive.press("t", *"cited", "enter")

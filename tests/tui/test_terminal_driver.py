@@ -8,6 +8,7 @@ import re
 import select
 import selectors
 import signal
+import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.chain.references import create_branch
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.services.terminal_driver import TerminalDriver
+from tests.sync.builders import make_root
 from tests.tui.terminal_screen import TerminalScreen
 from tests.waiting import read_until, wait_until
 
@@ -29,17 +33,28 @@ class Hanging(App):
     def on_ready(self): self._driver.write("it hangs"); time.sleep(600)
 Hanging(driver_class=TerminalDriver).run()
 """
+_SLOW_BRANCHES = """
+import time
+from odf_engine.api.workspace import Workspace
+read = Workspace.list_branches
+Workspace.list_branches = lambda *arguments: (time.sleep(0.3), read(*arguments))[1]
+from odf_tui.main import main
+main()
+"""
 
 
 class Terminal:
     """A program in a terminal of its own."""
 
-    def __init__(self, *arguments: str, prepare: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, *arguments: str, folder: Path | None = None, prepare: Callable[[], None] = lambda: None
+    ) -> None:
         self.process, self.file = pty.fork()
         if not self.process:
             for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):  # ignored below nohup, for example
                 signal.signal(number, signal.SIG_DFL)
             prepare()
+            os.chdir(folder or Path.cwd())
             path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
             environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": path}
             os.execvpe(sys.executable, [sys.executable, *arguments], environment)
@@ -187,6 +202,20 @@ def test_keys_that_arrive_with_the_key_that_opens_a_dialog_reach_it(viewer: Term
     viewer.until(b"filtered: city > Bern")
     viewer.press(b"q")
     assert viewer.exit_code() == 0
+
+
+def test_keys_wait_for_the_list_of_a_dialog(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "ws")
+    dataset = make_root(workspace, slices=2).dataset
+    create_branch(dataset, "review", dataset.state().head)
+    terminal = Terminal("-c", _SLOW_BRANCHES, folder=workspace.folder)
+    terminal.until(b"numbers")
+    terminal.press(b"2Bjr")
+    terminal.until(b"Rename.*numbers@review")
+    os.kill(terminal.process, signal.SIGTERM)
+    assert terminal.exit_code() == 128 + signal.SIGTERM
+    os.close(terminal.file)
+    subprocess.run([sys.executable, "-m", "odf_tui", "worker", "stop"], cwd=workspace.folder, check=True)
 
 
 def test_a_paste_that_arrives_in_parts_is_read_completely(monkeypatch: pytest.MonkeyPatch) -> None:

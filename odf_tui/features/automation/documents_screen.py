@@ -242,6 +242,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
     def on_mount(self) -> None:
         """Read the documents."""
         self._hide_message()
+        self.is_reading = True
         self.reload()
         if self.poll_seconds:
             self.set_interval(self.poll_seconds, self.reload)
@@ -288,6 +289,8 @@ class DocumentsScreen(Dialog[None], Generic[D]):
             except OdfError as error:
                 self.query_one("#about-document", WrappedLines).set([[(f" {error_with_hint(error)}", "bad")]])
                 return
+            finally:
+                self.is_reading = False
         self._list.show_lines(listing.lines)
         if self._list.selected != listing.name:
             self.reload()

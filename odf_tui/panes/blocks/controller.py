@@ -137,7 +137,7 @@ class BlocksController(Controller):
         """Show the chain of a branch of the selected dataset, or of the head if the name is empty."""
         if name:
             find = partial(self.workspace.list_branches, row.id)
-            self.host.read("branches", find, partial(self._show_branch, row, name))
+            self.host.read("branch", find, partial(self._show_branch, row, name))
         elif self._history:
             self._show_current_history()
 
