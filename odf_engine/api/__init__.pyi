@@ -243,6 +243,9 @@ from odf_engine.workspace.definitions.column_lineage import is_source as is_sour
 from odf_engine.workspace.definitions.column_lineage import source_id as source_id
 from odf_engine.workspace.definitions.definition import PlannedChange as PlannedChange
 from odf_engine.workspace.definitions.definition import PlannedUpdate as PlannedUpdate
+from odf_engine.workspace.definitions.error_position import TextPosition as TextPosition
+from odf_engine.workspace.definitions.error_position import error_position as error_position
+from odf_engine.workspace.definitions.error_position import locate_errors as locate_errors
 from odf_engine.workspace.discovery import ODF_FOLDER as ODF_FOLDER
 from odf_engine.workspace.discovery import WORKSPACE_VARIABLE as WORKSPACE_VARIABLE
 from odf_engine.workspace.discovery import workspace_folder as workspace_folder

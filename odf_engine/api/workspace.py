@@ -38,6 +38,7 @@ from odf_engine.sql.query_text import file_names, line_and_column
 from odf_engine.worker.client import run_jobs
 from odf_engine.worker.endpoint import notify_datasets_changed
 from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.definitions.error_position import locate_errors
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
 if TYPE_CHECKING:
@@ -401,7 +402,9 @@ class Workspace(
             text, source = "\n---\n".join(map(json.dumps, documents)), "definition"
         definitions = metadata_yaml.read_manifests(text, source)
         sets = metadata_yaml.read_value_sets(text, source)
-        datasets = [self._dataset(entry) for entry in self._workspace.add(definitions)]
+        manifests = {source: str(text, "utf-8-sig") if isinstance(text, bytes) else text}
+        with locate_errors(manifests if isinstance(definition, str | Path) else {}):
+            datasets = [self._dataset(entry) for entry in self._workspace.add(definitions)]
         self.store_value_sets(sets)
         return datasets
 

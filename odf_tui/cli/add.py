@@ -50,6 +50,7 @@ from odf_engine.api import (
     RemoteInputs,
     ValueSet,
     join_sources,
+    locate_errors,
     read_manifests,
     read_value_sets,
     redact_url,
@@ -113,15 +114,16 @@ def command(manifests: tuple[str, ...], recursive: bool, **settings: Any) -> Non
         sys.exit(_adapt_source(workspace, options.infer, options))
     definitions = _read_definitions(workspace, manifests, recursive, translate=options.target is not None)
     options.check()
-    if not options.dry_run:
-        _pull_remote_inputs(workspace, definitions.snapshots, confirmed=options.pull_inputs)
-    if options.check_only:
-        sys.exit(check_queries(workspace, definitions.snapshots))
-    if definitions.translated and not options.dry_run:
-        _check_translations(workspace, definitions)
-    if options.dry_run and not options.update:
-        return
-    changed, code = _apply(workspace, definitions, options)
+    with locate_errors(definitions.texts):
+        if not options.dry_run:
+            _pull_remote_inputs(workspace, definitions.snapshots, confirmed=options.pull_inputs)
+        if options.check_only:
+            sys.exit(check_queries(workspace, definitions.snapshots))
+        if definitions.translated and not options.dry_run:
+            _check_translations(workspace, definitions)
+        if options.dry_run and not options.update:
+            return
+        changed, code = _apply(workspace, definitions, options)
     if not options.dry_run:
         _store_values(workspace, definitions.sets)
         _write_translations(definitions.translated)
@@ -176,6 +178,7 @@ class _Definitions:
         sets: values for sources.
         origins: the addresses of third-party definitions, by dataset name.
         files: the manifest files of the other definitions, by dataset name.
+        texts: the texts of the manifests, by file or URL.
         translated: manifests with translated queries, each with its file, or None if it has none.
     """
 
@@ -183,6 +186,7 @@ class _Definitions:
     sets: list[ValueSet] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     translated: list[tuple[Path | None, ManifestTranslation]] = field(default_factory=list)
 
 
@@ -193,6 +197,7 @@ def _read_definitions(
     for name in manifests:
         for source, text in read_sources(workspace, name, recursive):
             file = None if is_url(name) or name == "-" else Path(source)
+            definitions.texts[source] = text
             if translate:
                 translation = _translate(workspace, text, source)
                 snapshots = translation.snapshots

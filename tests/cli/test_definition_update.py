@@ -460,8 +460,8 @@ def test_invalid_query_is_rejected_without_starting_an_engine(fresh: Odf) -> Non
     ran = fresh("add", "-", input=root + text.replace("ENGINE", "spark"))
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(
-        "error: dataset b, query, line 2, column 3: now() is not deterministic, so the result cannot be"
-        " verified\n  2 |   now() AS t FROM a\n    |   ^\n  hint: use system_time()"
+        "error: stdin:18:13: dataset b, query, line 2, column 3: now() is not deterministic, so the result"
+        " cannot be verified\n  2 |   now() AS t FROM a\n    |   ^\n  hint: use system_time()"
     )
     ran = fresh("add", "-", input=root + text.replace("ENGINE", "flink"))
     assert (ran.code, "for the engine 'flink', which is not configured" in ran.err) == (1, True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from odf_engine.api import TextPosition
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SetTransform, Sql
@@ -28,12 +29,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.manifest_dialogs import (
-    TextPosition,
-    UnresolvedManifest,
-    error_position,
-    excerpt_lines,
-)
+from odf_tui.features.definitions.manifest_dialogs import UnresolvedManifest, excerpt_lines
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 from odf_tui.theming.terminal import ExternalEditor
@@ -490,50 +486,6 @@ def test_drafts_never_overwrite_files(tmp_path: Path) -> None:
     assert manifest_draft.create(tmp_path, "push", "x").path.parent.name == "manifests"
     with pytest.raises(OdfError, match="cannot write a manifest"):
         manifest_draft.create(tmp_path / "nowhere", "push", "x")
-
-
-TEXT = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: other
-  metadata:
-    - kind: SetPollingSource
-      merge: {kind: Append}
----
-content:
-  name: boats
-  metadata:
-    - kind: SetPollingSource
-      read:
-        schema: [name STRIN]
-      merge:
-        kind: Ledger
-        primaryKey: [nam]
-    - kind: SetTransform
-      inputs:
-        - datasetRef: bots
-"""
-
-
-@pytest.mark.parametrize(
-    ("where", "message", "place"),
-    [
-        ("m.yaml:14:9", "unknown", TextPosition(14, 9)),
-        ("m.yaml:3", "unknown", TextPosition(3)),
-        ("dataset boats, read.schema", "no type 'STRIN'", TextPosition(14)),
-        ("dataset boats, merge", "column 'nam' is not in the schema", TextPosition(17)),
-        ("dataset boats, merge.primaryKey", "it is empty", TextPosition(17)),
-        (None, "dataset not found: 'bots' (input of boats)", TextPosition(20)),
-        ("dataset boats, block 3", "column 'name' changed from nullable to NOT NULL", TextPosition(14)),
-        ("boats", "duplicate push source 'boats'", TextPosition(10)),
-        (None, "feeds itself", None),
-    ],
-)
-def test_error_is_located_in_the_manifest(
-    where: str | None, message: str, place: TextPosition | None
-) -> None:
-    assert error_position(OdfError(message, where=where), TEXT) == place
 
 
 def test_long_lines_are_shown_around_their_column() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.errors import Cancelled, InvalidQuery, OdfError
+from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.definition import (
     AppendedEvent,
     InferSource,
@@ -25,7 +25,6 @@ from odf_engine.worker.protocol import Failure, JobState
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.job_text import job_outcome
@@ -54,21 +53,6 @@ content:
             cuont(*) AS n
           FROM air
 """
-
-
-def test_query_position_is_mapped_to_its_manifest_position() -> None:
-    def position(where: str, text: str = MANIFEST) -> TextPosition | None:
-        return error_position(InvalidQuery("no", where=where), text)
-
-    # The query begins with an empty line, which counts.
-    found = position("query, line 3, column 3")
-    assert found == TextPosition(15, 13)
-    assert MANIFEST.splitlines()[14][12:].startswith("cuont")
-    steps = "queries:\n  - alias: a\n    query: SELECT 1\n  - query: 'SELECT x'\n"
-    assert position("query step 1 of 2, line 1, column 8", steps) == TextPosition(3, 19)
-    assert position("query step 2 of 2, line 1, column 8", steps) == TextPosition(4, 20)
-    assert position("dataset a: query, line 1, column 1", "query: >\n  SELECT\n") == TextPosition(1)
-    assert position("query step 3 of 3, line 1, column 8", steps) is None
 
 
 async def end_job(drive: Driven, state: JobState, **fields: object) -> None:

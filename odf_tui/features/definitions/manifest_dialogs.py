@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -18,7 +18,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.api import ArchiveListing, RemoteInputs, ValidateResult, group_files, is_url
+from odf_engine.api import (
+    ArchiveListing,
+    RemoteInputs,
+    TextPosition,
+    ValidateResult,
+    error_position,
+    group_files,
+    is_url,
+)
 from odf_engine.api.model import PendingEvent
 from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.errors import Cancelled, OdfError, has_surrogates
@@ -32,14 +40,7 @@ if TYPE_CHECKING:
     from odf_engine.api import TranslatedQuery
     from odf_engine.api.workspace import Workspace
 
-_FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _OTHER_PROBLEM: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
-_DATASET: Final = re.compile(r"^(?:dataset )?(?P<name>[\w./-]+)(?:, (?P<path>.*))?$")
-_IN_QUERY: Final = re.compile(
-    r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
-)
-_QUERY: Final = re.compile(r"^(?P<before>\s*(?:- )*query:\s*)(?P<value>.*)$")
-_QUOTED: Final = re.compile(r"'([^'\n]+)'")
 _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
     "none": [[("   ", ""), ("no state: the new query computes all new rows", "")]],
     "kept": [[("   ", ""), ("continues from the state of the old query", "good")]],
@@ -57,64 +58,6 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
 }
 _ADD_KEYS: Final = "tab completes the path · ⏎ adds · esc closes"
 _EXCERPT_WIDTH: Final = 62  # cells; fits a dialog of 80 columns
-
-
-class TextPosition(msgspec.Struct, frozen=True):
-    """A line of a file and, if known, a column. Both count from 1."""
-
-    line: int
-    column: int | None = None
-
-
-def error_position(error: OdfError, text: str) -> TextPosition | None:
-    """Return the position of an error in a manifest, or None if it is unknown.
-
-    It is the position that the error has, else the position of the field or word that it names.
-    """
-    location = error.where or ""
-    if match := _FILE.match(location):
-        return TextPosition(int(match["line"]), int(match["column"]) if match["column"] else None)
-    lines = text.splitlines()
-    if (match := _IN_QUERY.search(location)) and (position := _query_position(lines, match)) is not None:
-        return position
-    match = _DATASET.match(location)
-    at = _find_line(lines, 0, lambda line: _parse_field(line) == ("name", match["name"])) if match else None
-    path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", location)
-    for part in path.split("."):
-        name = part.partition("[")[0].strip()
-        line = _find_line(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
-        at = at if line is None else line
-    # Match values and names in lists, not keys of the same name.
-    names = (re.escape(word) for word in _QUOTED.findall(f"{rest} {error.message}"))
-    words = (re.compile(rf"(?<![\w.-]){name}(?![\w.:-])") for name in names)
-    hits = (_find_line(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
-    at = next((line for line in hits if line is not None), at)
-    return None if at is None else TextPosition(at + 1)
-
-
-def _query_position(lines: Sequence[str], location: re.Match[str]) -> TextPosition | None:
-    """Return a position in a query as a position in the manifest."""
-    queries = [(at, match) for at, line in enumerate(lines) if (match := _QUERY.match(line))]
-    step = int(location["step"] or 1) - 1
-    if step >= len(queries):
-        return None
-    at, match = queries[step]
-    line, column = int(location["line"]), int(location["column"])
-    if match["value"][:1] != "|":  # in a folded scalar only the start is known
-        inline = line == 1 and match["value"][:1] not in ("", ">")
-        quote = match["value"][:1] in ("'", '"')
-        return TextPosition(at + 1, len(match["before"]) + quote + column) if inline else TextPosition(at + 1)
-    first = next((text for text in lines[at + 1 :] if text.strip()), "")
-    return TextPosition(at + 1 + line, len(first) - len(first.lstrip()) + column)
-
-
-def _find_line(lines: Sequence[str], start: int, matches: Callable[[str], bool]) -> int | None:
-    return next((at for at in range(start, len(lines)) if matches(lines[at])), None)
-
-
-def _parse_field(line: str) -> tuple[str, str]:
-    name, _, value = line.strip().removeprefix("- ").partition(":")
-    return name, value.strip().strip("\"'")
 
 
 def excerpt_lines(text: str, position: TextPosition, around: int = 1) -> list[list[Span]]:
