@@ -33,9 +33,9 @@ from odf_engine.tables.table_files import (
     OnProgress,
     TableFile,
     describe_slice_file,
-    fetch_small_slices,
     first_schema,
     slice_name,
+    with_fetched_slices,
 )
 from odf_engine.tables.table_folder import TableFolder
 
@@ -91,8 +91,7 @@ class DeltaTable:
 
     def _add(self, blocks: Sequence[StoredBlock], checkpoints: list[int], on_progress: OnProgress) -> None:
         """Add the versions of blocks."""
-        fetch_small_slices(self._dataset, filter(None, map(summarize_slice, blocks)))
-        for number, stored in enumerate(blocks, 1):
+        for number, stored in enumerate(with_fetched_slices(self._dataset, blocks, summarize_slice), 1):
             version = stored.block.sequence_number
             data = b"\n".join(map(msgspec.json.encode, self._actions(stored)))
             is_last = number == len(blocks)

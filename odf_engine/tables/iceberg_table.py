@@ -29,9 +29,9 @@ from odf_engine.tables.iceberg_types import IcebergSchemas
 from odf_engine.tables.table_files import (
     OnProgress,
     describe_slice_file,
-    fetch_small_slices,
     first_schema,
     slice_name,
+    with_fetched_slices,
 )
 from odf_engine.tables.table_folder import TableFolder
 
@@ -125,8 +125,7 @@ class IcebergTable:
         """Write the manifests of the slices after a snapshot, and yield their snapshots."""
         manifests = self._manifests(last)
         new = self._new_slices(last, head)
-        fetch_small_slices(self._dataset, new)
-        for done, row in enumerate(new, 1):
+        for done, row in enumerate(with_fetched_slices(self._dataset, new, lambda row: row), 1):
             number, block = row.sequence_number, self._dataset.block_hash(row.sequence_number)
             schema = schemas[1].schemas[max(bisect_left(schemas[0], number) - 1, 0)]
             file = describe_slice_file(self._dataset, row)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from odf_engine.base.arrow import pa, pq, types
 from odf_engine.base.progress import Reporter
@@ -23,6 +23,9 @@ MAX_TEXT: Final = 32
 """Longer texts are truncated in statistics."""
 _LAST_CHARACTER: Final = "\U0010ffff"
 _MAX_INT64: Final = 2**63 - 1
+_FETCHED: Final = 100
+"""Number of items whose slices are fetched together: the progress is shown after each batch."""
+_Item = TypeVar("_Item")
 
 
 class ColumnBounds(NamedTuple):
@@ -65,16 +68,24 @@ def describe_slice_file(dataset: Dataset, row: SliceSummary) -> TableFile:
     return describe_file(dataset.slice_parts(row), slice_name(dataset, row), _label(row), row.size)
 
 
-def fetch_small_slices(dataset: Dataset, rows: Iterable[SliceSummary]) -> None:
-    """Fetch missing slices that are too small to be read in parts, in parallel.
+def with_fetched_slices(
+    dataset: Dataset, items: Sequence[_Item], slice_of: Callable[[_Item], SliceSummary | None]
+) -> Iterator[_Item]:
+    """Yield items, such as blocks. Their missing slices are fetched in parallel, a batch before its items.
+
+    Slices that are large enough to be read in parts are not fetched.
 
     Raises:
         BadData: a slice in the store is damaged.
         SourceUnavailable: the store cannot be read.
     """
-    if dataset.origin is not None:
-        sizes = {str(row.physical_hash): row.size for row in rows if row.size < MIN_RANGED_BYTES}
-        dataset.origin.fetch_all("data", sizes, Reporter())
+    for start in range(0, len(items), _FETCHED):
+        batch = items[start : start + _FETCHED]
+        if dataset.origin is not None:
+            rows = filter(None, map(slice_of, batch))
+            sizes = {str(row.physical_hash): row.size for row in rows if row.size < MIN_RANGED_BYTES}
+            dataset.origin.fetch_all("data", sizes, Reporter())
+        yield from batch
 
 
 def slice_name(dataset: Dataset, row: SliceSummary) -> str:
