@@ -19,6 +19,7 @@ from odf_engine.api.text import count_of, format_count, format_zoned_time, print
 from odf_engine.errors import Conflict, NotFound, OdfError
 from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state import typed_keys
 from odf_tui.text.format import Span, error_with_hint, fit_width, right
 from odf_tui.text.job_text import job_outcome
 from odf_tui.text.remotes import pull_remotes
@@ -161,7 +162,6 @@ class BranchesScreen(Dialog[str]):
     def on_mount(self) -> None:
         """Read the branches; again when a job of one of them ends."""
         self._ended = self._ended_jobs()
-        self.is_reading = True
         self.reload(self._name)
         self.set_interval(_REFRESH_SECONDS, self._follow_jobs)
 
@@ -176,27 +176,36 @@ class BranchesScreen(Dialog[str]):
         else:
             self._describe()
 
-    def reload(self, name: str) -> None:
-        """Read the branches, and put the cursor on the one with a name, if it is not ""."""
-        self._controller.read(self._row, partial(self._show, name, self._selected))
+    def reload(self, name: str, message: Span | None = None) -> None:
+        """Read the branches, put the cursor on the one with a name, if it is not "", then show a message."""
+        typed_keys.hold(self)
+        self._controller.read(self._row, partial(self._show, name, self._selected, message))
 
     @property
     def _selected(self) -> str:
         branch = self.list.branch
         return branch.name if branch else ""
 
-    def _show(self, name: str, selected: str, branches: Sequence[Branch] | None, error: str) -> None:
+    def _show(
+        self,
+        name: str,
+        selected: str,
+        message: Span | None,
+        branches: Sequence[Branch] | None,
+        error: str,
+    ) -> None:
         if not self.query(BranchList):  # closed since
             return
         if self._selected != selected:  # the user moved the cursor since: it stays
             name = self._selected
         row = self._controller.state.row_of(self._row.id) or self._row
+        self._message = message or self._message
         if branches is None:
             self._message = (error, "bad")
         else:
             self.list.show_branches(row, branches, name)
         self._describe()
-        self.is_reading = False
+        typed_keys.release(self)
 
     def show_notice(self, text: str) -> None:
         """Show the end of a job, or another notice of the workbench."""
@@ -326,8 +335,7 @@ class _Action:
             message, style = "continues in the background: its log is in pane 4", ""
         except OdfError as error:
             message, style = error_with_hint(error), "bad"
-        self._screen.show_message(message, style)
-        self._screen.reload(self._name)
+        self._screen.reload(self._name, (message, style))
 
     @property
     def _title(self) -> str:

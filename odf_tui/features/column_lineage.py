@@ -24,6 +24,7 @@ from odf_engine.api import (
 from odf_engine.api.text import printable
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller
+from odf_tui.state import typed_keys
 from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, error_with_hint, fit_width
 from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_title, source_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
@@ -436,7 +437,7 @@ class ColumnScreen(Dialog[str]):
     def on_mount(self) -> None:
         """Read the columns."""
         self._show_keys()
-        self.is_reading = True
+        typed_keys.hold(self)
         self._open(*self._first)
 
     def _open(self, dataset: str, column: str | None, before: list[ColumnRef] | None = None) -> None:
@@ -450,7 +451,7 @@ class ColumnScreen(Dialog[str]):
             self._description.set([[(f" {error_with_hint(error)}", "bad")]])
             return
         finally:
-            self.is_reading = False
+            typed_keys.release(self)
         if before is not None:
             self._before = before
         self.query_one(".dialog").border_title = Content(

@@ -42,7 +42,7 @@ class HelpTopicsController(Controller):
     def show_page(self, topic: str | None) -> None:
         """Show the page of a topic; None shows nothing."""
         if topic is not None:
-            self.host.read("help page", _load_renderer, partial(self._show, topic))
+            self.host.read("help page", _load_renderer, partial(self._show, topic), opens=True)
 
     def _show(self, topic: str, render: Render | None, error: str) -> None:
         if render is None:

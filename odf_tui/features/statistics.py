@@ -20,6 +20,7 @@ from odf_engine.api.text import count_of, format_count, printable
 from odf_tui.features.export import dataset_of_view, parquet_file_of
 from odf_tui.panes.data.view import TIME, DataPane
 from odf_tui.services.controller import Controller, task
+from odf_tui.state import typed_keys
 from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import Span, error_with_hint, fit_width, format_count_short, right
 from odf_tui.text.job_text import job_activity
@@ -334,6 +335,7 @@ class StatisticsScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Read the stored statistics, then request the missing ones."""
         self._show_status("reading …", "muted")
+        typed_keys.hold(self)
         self.run_worker(self._start_count(), group="statistics", name="statistics")
 
     def on_resize(self) -> None:
@@ -377,7 +379,10 @@ class StatisticsScreen(Dialog[None]):
         self._timer = self.set_interval(_POLL_SECONDS, self._poll_job)
 
     async def _load_description(self) -> TableDescription:
-        description = await self._read()
+        try:
+            description = await self._read()
+        finally:
+            typed_keys.release(self)
         self._list.show_description(description)
         self._show_column()
         self._show_status(self._summary_text(description), "muted")

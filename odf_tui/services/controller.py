@@ -245,7 +245,7 @@ class Host(Screen[None], inherit_bindings=False):
 
     async def ask(self, dialog: Screen[T]) -> T | None:
         """Open a dialog, and wait for its result. Only within :meth:`start`."""
-        return await self.app.push_screen_wait(dialog)
+        return await tasks.ask(self.app, dialog)
 
     async def run_shown(self, title: str, function: Callable[[Reporter], T]) -> T | None:
         """Run a function in a thread, and show its progress in a dialog. Only within :meth:`start`.
@@ -281,6 +281,7 @@ class Host(Screen[None], inherit_bindings=False):
         then: Callable[[T | None, str], object],
         *,
         replaces: bool = True,
+        opens: bool = False,
     ) -> None:
         """Run a read in a thread, see :func:`odf_tui.services.tasks.read`."""
-        tasks.read(self, group, function, then, replaces=replaces)
+        tasks.read(self, group, function, then, replaces=replaces, opens=opens)

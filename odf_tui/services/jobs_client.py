@@ -108,6 +108,7 @@ class JobsClient:
         job = self._state.jobs.jobs.get(job_id)
         if job is not None and job.state.final:
             return job
+        tasks.release_keys()
         future = self._waiting.get(job_id)
         if future is None:
             future = self._waiting[job_id] = asyncio.get_running_loop().create_future()
@@ -148,7 +149,7 @@ class JobsClient:
             partial(self.wait_until_ended, job_id),
             leaves=leaves,
         )
-        answer = await self._screen.app.push_screen_wait(dialog)
+        answer = await tasks.ask(self._screen.app, dialog)
         if answer == "leave":
             raise LeftRunning
         if answer == "stop":

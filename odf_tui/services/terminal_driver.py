@@ -24,6 +24,7 @@ from textual.message_pump import MessagePump
 from textual.widget import Widget
 
 from odf_tui.services.terminal_input import TerminalInput
+from odf_tui.state import typed_keys
 
 _READ_BYTES: Final = 1 << 16
 _PASTED_BYTES: Final = 1 << 10
@@ -157,11 +158,13 @@ class TerminalDriver(LinuxDriver):
     async def _wait_until_handled(self, nodes: Sequence[MessagePump]) -> None:
         for node in nodes:
             await _wait_for_queue(node)
+        while typed_keys.are_held():
+            await asyncio.sleep(_WAITING_SECONDS)
         screen = self._app.screen
         if screen not in nodes:  # a new dialog, whose widgets get the focus when they are mounted
             await _wait_for_queue(screen)
             await asyncio.gather(*map(_wait_for_queue, screen.walk_children(Widget)))
-            while getattr(screen, "is_reading", False) and screen.is_active:
+            while typed_keys.are_held():
                 await asyncio.sleep(_WAITING_SECONDS)
 
     def _end_by_signal(self, number: int, _: FrameType | None) -> None:

@@ -23,6 +23,7 @@ from odf_engine.api import DatasetAlias, parse_user_time
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.actions.model import key_name
+from odf_tui.state import typed_keys
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.theming.themes import palette_of
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
@@ -56,13 +57,14 @@ class OverlayScreen(Screen[Result]):
     CSS_PATH = Path(__file__).parents[1] / "dialogs.tcss"
     covers_workbench: ClassVar[bool] = False
     """Whether the workbench below is not painted."""
-    is_reading = False
-    """Whether a list is being read for the first time. Keys that are typed wait until it is shown."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close the screen, once: a second key in a row must not close the screen below."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
+
+    def _on_mount(self, event: events.Mount) -> None:
+        typed_keys.release_others(self)
 
     async def _message_loop_exit(self) -> None:
         # Textual cancels the workers after it removed the widgets, which a worker may still look for.

@@ -36,7 +36,7 @@ from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import StatusLine
 from odf_tui.workbench import Workbench
 from tests.tui.scripted_worker import Scenario, open_haven
-from tests.tui.waiting import screen_text, until
+from tests.tui.waiting import press, screen_text, until
 
 
 class Driven:
@@ -133,7 +133,7 @@ class Driven:
         """Presses keys and waits until everything that follows is done; ``=text`` is typed in one go."""
         for typed, group in groupby(keys, key=lambda key: key.startswith("=") and len(key) > 1):
             if not typed:
-                await self.pilot.press(*group)
+                await press(self.pilot, *group)
                 continue
             line = (
                 self.app.screen.query(Input).last() if self.app.screen is not self.bench else self.app.focused

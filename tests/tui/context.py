@@ -154,7 +154,13 @@ class FakeHost:
             await self._stories.pop(0)
 
     def read(
-        self, group: str, function: Callable[[], Any], then: Callable[..., object], *, replaces: bool = True
+        self,
+        group: str,
+        function: Callable[[], Any],
+        then: Callable[..., object],
+        *,
+        replaces: bool = True,
+        opens: bool = False,
     ) -> None:
         """Read at once."""
         try:

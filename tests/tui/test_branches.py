@@ -94,8 +94,7 @@ async def test_branch_is_created_checked_and_promoted_within_ten_keys(workspace:
         await drive.until(lambda: "check of review: 1 rule passed" in drive.text())
         await drive.until(lambda: shown_head(drive) == branch.dataset.head())
         await drive.press("P")
-        await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
-        assert "numbers gets 2 blocks with 6 rows." in drive.text()
+        await drive.until(lambda: "numbers gets 2 blocks with 6 rows." in drive.text())
         assert "Their next pulls read them: totals." in drive.text()
         await drive.press("y")  # with ", b": eight keys
         await drive.until(lambda: "promoted review: 2 blocks with 6 rows" in drive.text())
@@ -122,9 +121,9 @@ async def test_branch_that_moved_during_the_question_is_not_promoted(workspace: 
         await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
         add_slices(branch)
         await drive.press("y")
-        await drive.until(lambda: "'staging' has moved since it was read" in drive.text())
-        assert entry.dataset.head() == head
         await drive.until(lambda: shown_head(drive) == branch.dataset.head())
+        assert "'staging' has moved since it was read" in drive.text()
+        assert entry.dataset.head() == head
 
         # After a commit to the head, the dialog names the keys that help. One of them asks first.
         describe(entry, "newer")

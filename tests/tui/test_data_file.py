@@ -46,7 +46,7 @@ from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PickerDialog, PromptDialog
 from tests.tui.context import Fakes
 from tests.tui.scripted_worker import Scenario
-from tests.tui.waiting import until
+from tests.tui.waiting import press, until
 from tests.tui.widget_app import shown
 
 
@@ -300,6 +300,27 @@ async def test_columns_of_the_dialog_fit_their_values(tmp_path: Path) -> None:
     assert lines[first + 3].split() == ["4", "3", "∅", "∅"]
 
 
+async def test_the_dialog_is_accepted_after_the_last_choice_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("area,2020,2021,2022\nA,1,2,3\nB,4,,6\n")
+    dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    go = threading.Event()
+    async with shown(dialog) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        monkeypatch.setattr(
+            "odf_tui.features.definitions.file_dialog.infer_file",
+            lambda *arguments: go.wait() and infer_file(*arguments),
+        )
+        await pilot.press("y", "enter")
+        assert app.result is None
+        go.set()
+        await until(pilot, lambda: app.result is not None)
+    assert isinstance(app.result, ImportedFile) and app.result.found is not None
+    assert [column.name for column in app.result.found.columns] == ["area", "2020", "2021", "2022"]
+
+
 async def test_the_dialog_turns_columns_of_years_into_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("area,2020,2021,2022\nA,1,2,3\nB,4,,6\n")
     dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
@@ -307,11 +328,11 @@ async def test_the_dialog_turns_columns_of_years_into_rows(tmp_path: Path) -> No
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "y periods rows  5 rows" in app.text()
-        await pilot.press("y")
+        await press(pilot, "y")
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "y periods columns  2 rows" in app.text()
-        await pilot.press("y", "enter")
+        await press(pilot, "y", "enter")
         await app.workers.wait_for_complete()
     assert isinstance(app.result, ImportedFile)
     assert app.result.found is not None
@@ -330,7 +351,7 @@ async def test_watermark_of_a_forecast_follows_its_times(tmp_path: Path, form: s
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "w watermark follows times in the future" in app.text()
-        await pilot.press("w", "w", "enter")
+        await press(pilot, "w", "w", "enter")
     assert isinstance(app.result, ImportedFile)
     assert app.result.settings == {"watermark.maxAhead": "none"}
     assert msgspec.structs.replace(app.result, caps=True).settings == {}
@@ -343,9 +364,9 @@ async def test_times_in_the_past_are_no_forecast(tmp_path: Path) -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "in the future" not in app.text()
-        await pilot.press("w")
+        await press(pilot, "w")
         assert "most event times are not in the future" in app.text()
-        await pilot.press("enter")
+        await press(pilot, "enter")
     assert isinstance(app.result, ImportedFile) and app.result.settings == {}
 
 
@@ -357,9 +378,9 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "not a text file" in app.text()
-        await pilot.press("enter")  # there is nothing to add
+        await press(pilot, "enter")  # there is nothing to add
         assert app.result is None
-        await pilot.press("e")
+        await press(pilot, "e")
         await pilot.pause()
         assert app.result.problem.startswith("not a text file")
 
@@ -497,10 +518,10 @@ async def test_several_members_are_marked(source: Scenario) -> None:
         for number, mark in enumerate(("02", "01"), 1):
             line.value = mark
             await until(pilot, lambda mark=mark: app.text().count("week-") == 1 and mark in app.text())
-            await pilot.press("plus")
+            await press(pilot, "plus")
             await until(pilot, lambda number=number: f"{number} marked" in app.text())
         await until(pilot, lambda: "+ week-01.csv" in app.text())
-        await pilot.press("enter")
+        await press(pilot, "enter")
         await until(pilot, lambda: len(app.screen_stack) == 1)
     assert app.result == "week-02.csv\nweek-01.csv"
 

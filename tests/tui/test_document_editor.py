@@ -22,10 +22,11 @@ from odf_tui.features.automation.templates import (
     check_templates,
     flow_templates,
 )
+from odf_tui.widgets.code_editor import YamlEditor
 from odf_tui.widgets.dialogs import PickerDialog
 from tests.sync.builders import make_root
 from tests.tui.context import Fakes
-from tests.tui.waiting import until
+from tests.tui.waiting import press, until
 from tests.tui.widget_app import WidgetApp, shown
 
 RESULT = RuleResult("rows-key", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null", [])
@@ -63,9 +64,9 @@ def replace(app: WidgetApp, old: str, new: str) -> None:
 
 async def choose_template(app: WidgetApp, pilot: Pilot[None], key: str) -> None:
     """Choose the template of a new document in the list of templates, which is read first."""
-    await pilot.press("n")
+    await press(pilot, "n")
     await until(pilot, lambda: isinstance(app.screen, PickerDialog))
-    await pilot.press(key)
+    await press(pilot, key)
 
 
 async def test_check_from_template_is_validated_tried_stored_and_edited(fakes: Fakes) -> None:
@@ -81,7 +82,7 @@ async def test_check_from_template_is_validated_tried_stored_and_edited(fakes: F
         replace(app, "NotNull, columns: [city]", "NotNull, columns: [citi]")
         await until(pilot, lambda: "line 7, column" in app.text())
         assert "unknown column 'citi' – did you mean city?" in app.text()
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: editor(app).editor.cursor_location[0] == 6)
         assert not documents(fakes, CheckDefinition).stamps()
 
@@ -90,35 +91,35 @@ async def test_check_from_template_is_validated_tried_stored_and_edited(fakes: F
         await until(pilot, lambda: "not found – did you mean 'my.rows'?" in flat(app))
         assert "line 3, column 11: dataset 'my.rosw'" in flat(app)
         replace(app, "my.rosw", "my.rows")
-        await pilot.press("ctrl+r")
+        await press(pilot, "ctrl+r")
         await until(pilot, lambda: "1 row with null" in app.text())
         (request,) = fakes.jobs.requests
         assert isinstance(request, Check) and request.definition == editor(app).text
 
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen) and "active" in app.text())
         assert fakes.host.last_notice == "added check rows-key"
         stored = documents(fakes, CheckDefinition)
         assert stored.text("rows-key").decode() == text
 
         fakes.host.terminal.edits.append(lambda path: path.write_text(text.replace("block", "warn")))
-        await pilot.press("e")
+        await press(pilot, "e")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
-        await pilot.press("ctrl+o")
+        await press(pilot, "ctrl+o")
         await until(pilot, lambda: "onFailure: warn" in editor(app).text)
         replace(app, "rows-key", "other")
         await until(pilot, lambda: "the check is named 'other' – write rows-key" in flat(app))
         replace(app, "name: other", "name: rows-key")
         path = stored.path("rows-key")
         path.write_text(text.replace("onFailure", "# by hand\n  onFailure"))
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: "was changed meanwhile" in app.text())
         path.write_text(text)
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
         assert stored.text("rows-key").decode() == text.replace("block", "warn")
 
-        await pilot.press("d", "y")
+        await press(pilot, "d", "y")
         await until(pilot, lambda: "no checks yet" in app.text())
 
 
@@ -156,14 +157,14 @@ async def test_unsaved_changes_are_discarded_only_after_a_question(fakes: Fakes)
     async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
         await choose_template(app, pilot, "s")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
-        await pilot.press("escape")
+        await press(pilot, "escape")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
         await choose_template(app, pilot, "s")
         await until(pilot, lambda: isinstance(app.screen, DocumentEditor))
         editor(app).editor.move_cursor((6, 4))
-        await pilot.press("end", "enter", "x", "escape", "n")
+        await press(pilot, "end", "enter", "x", "escape", "n")
         assert editor(app).text.splitlines()[7] == "    x"  # a new line has the indent of the one above
-        await pilot.press("escape", "y")
+        await press(pilot, "escape", "y")
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
 
 
@@ -173,9 +174,9 @@ async def test_new_check_with_a_query_is_reviewed_before_it_is_accepted(fakes: F
     assert fakes.state.row is not None
     async with shown(ChecksScreen(fakes.context, fakes.state.row)) as (app, pilot):
         await until(pilot, lambda: "new: press a to review and accept it" in app.text())
-        await pilot.press("a")
+        await press(pilot, "a")
         await until(pilot, lambda: "FROM new_rows" in app.text())
-        await pilot.press("a")
+        await press(pilot, "a")
         await until(pilot, lambda: "active" in app.text())
 
 
@@ -198,39 +199,39 @@ async def test_flow_from_template_is_stored_accepted_and_stays_paused_when_edite
         replace(app, "0 6 * * *", "0 26 * * *")
         await until(pilot, lambda: "'0 26 * * *' is not a cron expression" in flat(app))
         assert "line 5, column 30" in flat(app)
-        await pilot.press("ctrl+r")
+        await press(pilot, "ctrl+r")
         await until(pilot, lambda: editor(app).editor.cursor_location[0] == 4)
         replace(app, "0 26 * * *", "0 7 * * *")
-        await pilot.press("ctrl+r")
+        await press(pilot, "ctrl+r")
         await until(pilot, lambda: "1. ✗ Pull: my.rows has no source to pull from" in flat(app))
         await until(pilot, lambda: "next runs: 20" in flat(app))
         replace(app, "kind: Pull", "kind: Verify")
-        await pilot.press("ctrl+r")
+        await press(pilot, "ctrl+r")
         await until(pilot, lambda: "1. odf verify my.rows" in flat(app))
         assert not documents(fakes, Flow).stamps()
         text = editor(app).text
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, FlowsScreen) and "active" in app.text())
         assert documents(fakes, Flow).text("rows-daily").decode() == text
 
-        await pilot.press("p")
+        await press(pilot, "p")
         await until(pilot, lambda: "paused by the user" in app.text())
-        await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, DocumentEditor))
+        await press(pilot, "e")
+        await until(pilot, lambda: app.screen.query(YamlEditor))
         replace(app, "0 7 * * *", "0 8 * * *")
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: fakes.host.last_notice == "changed flow rows-daily")
         assert documents(fakes, Flow).entry("rows-daily").state == "active"
         flows = fakes.source.flows()
         assert flows.store.states()["rows-daily"].paused
-        await pilot.press("p", "enter")
+        await press(pilot, "p", "enter")
         await until(pilot, lambda: flows.store.states()["rows-daily"].requested)
         flows.close()
 
         await choose_template(app, pilot, "d")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         replace(app, "rows-daily-2", "rows-daily")
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: "flow 'rows-daily' already exists" in flat(app))
 
 
@@ -240,24 +241,24 @@ async def test_alert_from_template_sends_a_test_message(fakes: Fakes) -> None:
         await choose_template(app, pilot, "w")
         await until(pilot, lambda: "valid; for my.rows" in app.text())
         replace(app, "https://hooks.example.com/odf", "http://127.0.0.1:9/odf")
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(
             pilot, lambda: isinstance(app.screen, AlertsScreen) and "http://127.0.0.1:9" in app.text()
         )
-        await pilot.press("t")
+        await press(pilot, "t")
         await until(pilot, lambda: "Connection refused – check the address" in app.text())
         text = documents(fakes, Alert).text("webhook").replace(b"/odf}", b"/odf, signature: hmac-sha256}")
         fakes.source.alerts.accept(documents(fakes, Alert).write(text, "webhook", replace=True))
         await until(pilot, lambda: "press s to store one" in app.text())
-        await pilot.press("s", "ctrl+u", "x", "enter")
+        await press(pilot, "s", "ctrl+u", "x", "enter")
         await until(pilot, lambda: "invalid secret: fewer than 16 characters" in app.text())
-        await pilot.press("s", "enter")
+        await press(pilot, "s", "enter")
         await until(pilot, lambda: "incomplete" not in app.text())
         await choose_template(app, pilot, "o")
         await until(pilot, lambda: "kind: Terminal" in app.text())
-        await pilot.press("ctrl+s")
+        await press(pilot, "ctrl+s")
         await until(pilot, lambda: "open workstations" in app.text())
-        await pilot.press("t")
+        await press(pilot, "t")
         await until(pilot, lambda: "run a job that the alert selects" in flat(app))
-        await pilot.press("d", "y")
+        await press(pilot, "d", "y")
         await until(pilot, lambda: "open workstations" not in app.text())

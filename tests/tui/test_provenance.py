@@ -79,6 +79,7 @@ async def test_trace_leads_from_a_row_to_blocks_and_rows(source: Scenario) -> No
         await drive.settle()
         await drive.press("3", "j", "j", "j", "j", "j", "w")
         await drive.until(lambda: "queued" in drive.text())
+        await drive.settle()
         compare(drive, "looking")  # the screen covers the workbench while the job is queued
         assert await end_job(drive) == Trace(DAYS, [(5, 5)], depth=1)
         compare(drive, "step")  # the result of the job is in the tree

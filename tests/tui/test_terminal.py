@@ -132,7 +132,9 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_copy_reaches_the_buffer_of_a_real_tmux(tmp_path: Path) -> None:
+def test_copy_reaches_the_buffer_of_a_real_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_TMUX_TIMEOUT_SECONDS", 30)
+
     def tmux(*words: str) -> str:
         command = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout

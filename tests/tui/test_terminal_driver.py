@@ -37,7 +37,7 @@ _SLOW_BRANCHES = """
 import time
 from odf_engine.api.workspace import Workspace
 read = Workspace.list_branches
-Workspace.list_branches = lambda *arguments: (time.sleep(0.3), read(*arguments))[1]
+Workspace.list_branches = lambda *arguments: (time.sleep(0.2), read(*arguments))[1]
 from odf_tui.main import main
 main()
 """

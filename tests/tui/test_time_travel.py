@@ -16,6 +16,7 @@ from odf_engine.jobs.export import Export
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.worker.protocol import Failure, Job, JobState, Progress
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.features.time_travel import controller
 from odf_tui.features.time_travel.controller import TimeTravelController
 from tests.tui.conftest import Driven, driven
 from tests.tui.data_screen import GeneratedTimeline, rows_shown, set_primary_key, show_window, write_rows
@@ -28,6 +29,12 @@ __all__ = ["dataset", "harbour"]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 STATIONS = did("port-haven.stations")
+
+
+@pytest.fixture(autouse=True)
+def never_resting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slider rests only in tests that set a shorter time, however slow the machine is."""
+    monkeypatch.setattr(controller, "REST_SECONDS", 60)
 
 
 def compare(drive: Driven, name: str) -> None:
@@ -105,15 +112,20 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: Scenario, dat
         assert pane.view.cursor == 0
 
 
-async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: Scenario) -> None:
+async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(
+    source: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("at")
         assert "event time, in steps of 6 hours" not in track(drive)
         assert "2024-03-01 00:00" in track(drive) and "2024-12-25 23:00" in track(drive)
-        await drive.pilot.press(*["left"] * 5)
+        await drive.pilot.press(*["left"] * 4)
         assert "⏎ computes now, or wait" in track(drive)
+        monkeypatch.setattr(controller, "REST_SECONDS", 0.01)
+        await drive.pilot.press("left")
         job = await job_of(drive)
+        monkeypatch.setattr(controller, "REST_SECONDS", 60)
         (request,) = drive.source.link.submitted
         moment = drive.bench.controller(TimeTravelController).chosen_times[AIR].as_of
         assert request == BuildProjection(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"

@@ -8,6 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from odf_tui.state import typed_keys
 from tests.waiting import wait_until_async
 
 
@@ -15,6 +16,15 @@ def screen_text(screen: Screen[Any]) -> str:
     """Return a screen as text."""
     lines = ("".join(part.text for part in strip).rstrip() for strip in screen._compositor.render_strips())
     return "\n".join(lines) + "\n"
+
+
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """Press keys, each after what the one before it has started, as the driver of terminals does."""
+    for key in keys:
+        await pilot.press(key)
+        while typed_keys.are_held():
+            await pilot.pause(0.01)
+        await pilot.pause()
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:

@@ -20,6 +20,7 @@ from odf_tui.features.automation.documents_screen import (
     entry_spans,
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, alert_templates
+from odf_tui.services import tasks
 from odf_tui.text.format import Span, fit_width
 from odf_tui.widgets.dialogs import PromptDialog
 
@@ -114,7 +115,7 @@ class AlertsScreen(DocumentsScreen[Alert]):
         await asyncio.to_thread(alerts.require_signed, name)
         remark = "The receiver needs the same secret. This one is random."
         dialog = PromptDialog(f"Secret of alert {name}", secrets.token_hex(32), remark, lambda _: "")
-        secret = await self.app.push_screen_wait(dialog)
+        secret = await tasks.ask(self.app, dialog)
         if secret is not None:
             await self.change(lambda: alerts.set_secret(name, secret), f"stored the secret of alert {name}")
 

@@ -17,6 +17,7 @@ from textual.widgets import TextArea
 
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
+from odf_tui.services import tasks
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.code_editor import YamlEditor
@@ -167,7 +168,7 @@ class DocumentEditor(Dialog[str]):
             except OdfError as error:
                 self._show_error(error, moves=True)
 
-        self.run_worker(run(), group="steps")
+        tasks.run_steps(self, run())
 
     def action_close(self) -> None:
         """Close, after a confirmation if changes are lost."""

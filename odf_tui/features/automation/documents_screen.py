@@ -18,6 +18,8 @@ from odf_engine.api.text import count_of, printable
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_tui.features.automation.document_editor import DocumentActions, DocumentEditor, Lines
 from odf_tui.features.automation.templates import Template, TemplateDataset
+from odf_tui.services import tasks
+from odf_tui.state import typed_keys
 from odf_tui.text.format import Span, error_with_hint, fit_width
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice
@@ -242,7 +244,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
     def on_mount(self) -> None:
         """Read the documents."""
         self._hide_message()
-        self.is_reading = True
+        typed_keys.hold(self)
         self.reload()
         if self.poll_seconds:
             self.set_interval(self.poll_seconds, self.reload)
@@ -290,7 +292,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
                 self.query_one("#about-document", WrappedLines).set([[(f" {error_with_hint(error)}", "bad")]])
                 return
             finally:
-                self.is_reading = False
+                typed_keys.release(self)
         self._list.show_lines(listing.lines)
         if self._list.selected != listing.name:
             self.reload()
@@ -308,7 +310,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
                 self.say(error_with_hint(error))
             self.reload()
 
-        self.run_worker(run(), group="steps")
+        tasks.run_steps(self, run())
 
     async def change(self, change: Callable[[], object], done: str) -> None:
         """Run a change in a thread, and show a notice.
@@ -328,7 +330,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         templates = await asyncio.to_thread(self._read_templates)
         choices = [Choice(key, title, (key,), key) for key, title, _ in templates]
         title = f"New {self.kind.word}"
-        key = await self.app.push_screen_wait(PickerDialog(title, choices, typing=False))
+        key = await tasks.ask(self.app, PickerDialog(title, choices, typing=False))
         text = next((template.text for template in templates if template.key == key), None)
         if text is not None:
             await self._open_editor(title, text, "")
@@ -379,7 +381,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         actions = DocumentActions(
             lambda new: self._describe(self._parse(new, name)), store, self._edit_outside, self.trial()
         )
-        note = await self.app.push_screen_wait(DocumentEditor(title, text, actions, is_new=not name))
+        note = await tasks.ask(self.app, DocumentEditor(title, text, actions, is_new=not name))
         if note is not None:
             self.host.notice(note)
             await self._show()
@@ -454,7 +456,7 @@ class DocumentsScreen(Dialog[None], Generic[D]):
         document: Any = documents.parse(text, name)  # what is shown, if the file changes meanwhile
         answers = [("accept", ("a",), "accepts it"), ("leave", ("escape", "enter"), "closes")]
         dialog = DecisionDialog(f"Accept {self.kind.word} {name}?", _yaml_lines(text), answers)
-        if await self.app.push_screen_wait(dialog) == "accept":
+        if await tasks.ask(self.app, dialog) == "accept":
             await self.change(lambda: self.accept(document), f"accepted {self.kind.word} {name}")
 
     def action_remove(self) -> None:
@@ -464,5 +466,5 @@ class DocumentsScreen(Dialog[None], Generic[D]):
 
     async def _remove(self, name: str) -> None:
         question = ConfirmDialog(f"Remove the {self.kind.word} {name}?", self.remove_remark())
-        if await self.app.push_screen_wait(question):
+        if await tasks.ask(self.app, question):
             await self.change(lambda: self.delete(name), f"removed {self.kind.word} {name}")

@@ -21,6 +21,7 @@ from odf_tui.features.automation.documents_screen import (
     Listing,
 )
 from odf_tui.features.automation.templates import Template, TemplateDataset, flow_templates
+from odf_tui.services import tasks
 from odf_tui.text.format import Span, fit_width, format_duration
 from odf_tui.text.job_text import jobs_of_run, outcomes_of_run, trial_lines
 from odf_tui.widgets.dialogs import TextDialog
@@ -178,7 +179,7 @@ class FlowsScreen(DocumentsScreen[Flow]):
             dialog.show(*page())
 
         dialog = TextDialog(*page(), lambda text: self.host.copy_text("output", text), step)
-        await self.app.push_screen_wait(dialog)
+        await tasks.ask(self.app, dialog)
 
     def action_pause(self) -> None:
         """Pause the flow under the cursor; resume it, and accept its definition, if it is not active."""

@@ -29,6 +29,7 @@ from odf_engine.api import (
 )
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import Cancelled
+from odf_tui.state import typed_keys
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, right
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog
@@ -324,6 +325,8 @@ class DataFileDialog(Dialog[ImportedFile]):
         self._found: InferredFile | None = None
         self._problem = ""
         self._reporter = Reporter()
+        self._accepts: bool | None = None  # whether the answer `edits`, as soon as the file is inferred
+        self._is_inferred = False
         self._line = 0
 
     def compose(self) -> ComposeResult:
@@ -348,7 +351,9 @@ class DataFileDialog(Dialog[ImportedFile]):
     def _infer(self) -> None:
         self._reporter.cancel()
         self._reporter = reporter = Reporter()
+        self._is_inferred, self._accepts = False, None
         choices = self._choices
+        typed_keys.hold(self)
 
         def work() -> None:
             try:
@@ -367,8 +372,11 @@ class DataFileDialog(Dialog[ImportedFile]):
         """Show the result, unless a later choice started another inference."""
         if message.reporter is not self._reporter:
             return
-        self._found, self._problem = message.found, message.problem
+        self._found, self._problem, self._is_inferred = message.found, message.problem, True
         self._show()
+        typed_keys.release(self)
+        if self._accepts is not None:
+            self.action_accept(self._accepts)
 
     def _choose(self, choices: FileChoices) -> None:
         self._choices = choices
@@ -462,8 +470,10 @@ class DataFileDialog(Dialog[ImportedFile]):
         self.query_one("#about-file-column", WrappedLines).set([[(f" {text}", "warn")]])
 
     def action_accept(self, edits: bool) -> None:
-        """Close with the result."""
-        if self._found is not None or (edits and self._problem):
+        """Close with the result, after the inference has ended."""
+        if not self._is_inferred:
+            self._accepts = edits
+        elif self._found is not None or (edits and self._problem):
             self.dismiss(
                 ImportedFile(
                     self._found, self._choices, self._problem, edits, rejects=self._rejects, caps=self._caps

@@ -164,7 +164,7 @@ class BlocksController(Controller):
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
         dataset = self.view.dataset
-        self.host.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
+        self.host.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read, opens=True)
 
     def _kinds_read(self, kinds: dict[str, int] | None, error: str) -> None:
         if not kinds:
@@ -259,7 +259,9 @@ class BlocksController(Controller):
             elif self.host.top is reader:
                 reader.show_checkpoint(facts)
 
-        self.host.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
+        self.host.read(
+            "text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then, opens=True
+        )
 
     @property
     def _dialog(self) -> block_dialogs.BlockDialog | None:
@@ -287,7 +289,10 @@ class BlocksController(Controller):
     def read_block(self, dataset: str, which: BlockRef) -> None:
         """Read a block and show it, in the open dialog if there is one."""
         self.host.read(
-            "text", lambda: self.workspace.block(dataset, which), partial(self._show_block, dataset)
+            "text",
+            lambda: self.workspace.block(dataset, which),
+            partial(self._show_block, dataset),
+            opens=True,
         )
 
     def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
@@ -326,7 +331,7 @@ class BlocksController(Controller):
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_revision, dataset)
-        self.host.read("text", lambda: self.workspace.revision(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.revision(dataset, which), show, opens=True)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
         if revision is None:
@@ -347,7 +352,7 @@ class BlocksController(Controller):
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_bytes, dataset)
-        self.host.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.block_bytes(dataset, which), show, opens=True)
 
     def _show_bytes(self, dataset: str, block: BlockBytes | None, error: str) -> None:
         if block is None:

@@ -191,7 +191,7 @@ class DataController(Controller):
             links = self.workspace.link_columns(dataset) if dataset else []
             return read_record(window, row, columns), links
 
-        self.host.read("record", read, partial(self._show_record, window))
+        self.host.read("record", read, partial(self._show_record, window), opens=True)
 
     def _show_record(self, window: RowWindow, content: tuple[Record, list[str]] | None, error: str) -> None:
         dialog = self.host.top

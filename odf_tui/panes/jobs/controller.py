@@ -343,7 +343,10 @@ class JobsController(Controller):
         job = self.view.job
         if job is not None:
             self.host.read(
-                "written", lambda: self.workspace.blocks_of_job(job.id), partial(self._choose_block, job)
+                "written",
+                lambda: self.workspace.blocks_of_job(job.id),
+                partial(self._choose_block, job),
+                opens=True,
             )
 
     def _choose_block(self, job: Job, blocks: list[WrittenBlock] | None, error: str) -> None:
