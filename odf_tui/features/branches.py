@@ -144,6 +144,7 @@ class BranchesScreen(Dialog[str]):
         super().__init__()
         self._row, self._controller, self._name = row, controller, name
         self._message: Span = (problem, "bad")
+        self._next: tuple[str, Span] | None = None  # a branch and a message to show after the next read
         self._ended: list[str] = []  # ids of the jobs of branches that have ended
 
     def compose(self) -> ComposeResult:
@@ -179,27 +180,23 @@ class BranchesScreen(Dialog[str]):
     def reload(self, name: str, message: Span | None = None) -> None:
         """Read the branches, put the cursor on the one with a name, if it is not "", then show a message."""
         typed_keys.hold(self)
-        self._controller.read(self._row, partial(self._show, name, self._selected, message))
+        if message is not None:
+            self._next = name, message
+        self._controller.read(self._row, partial(self._show, name, self._selected))
 
     @property
     def _selected(self) -> str:
         branch = self.list.branch
         return branch.name if branch else ""
 
-    def _show(
-        self,
-        name: str,
-        selected: str,
-        message: Span | None,
-        branches: Sequence[Branch] | None,
-        error: str,
-    ) -> None:
+    def _show(self, name: str, selected: str, branches: Sequence[Branch] | None, error: str) -> None:
         if not self.query(BranchList):  # closed since
             return
+        if self._next is not None:
+            (name, self._message), self._next = self._next, None
         if self._selected != selected:  # the user moved the cursor since: it stays
             name = self._selected
         row = self._controller.state.row_of(self._row.id) or self._row
-        self._message = message or self._message
         if branches is None:
             self._message = (error, "bad")
         else:
