@@ -33,4 +33,6 @@ def release_others(screen: object) -> None:
 def are_held() -> bool:
     """Return whether typed keys have to wait."""
     oldest = time.monotonic() - _MAX_SECONDS
-    return any(since > oldest for since in _holders.values())
+    return any(
+        since > oldest and not getattr(holder, "is_cancelled", False) for holder, since in _holders.items()
+    )
