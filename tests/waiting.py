@@ -126,6 +126,27 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Wait until the main thread of a process waits for input: it has slept for 0.3 s without waking up.
+
+    Python handles a signal that arrives just before such a wait only after it.
+    """
+
+    def switches() -> str:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    def is_asleep() -> bool:
+        before = switches()
+        for _ in range(6):
+            time.sleep(0.05)
+            if process_state(pid) != "S" or switches() != before:
+                return False
+        return True
+
+    wait_until(is_asleep, what=f"process {pid} sleeps")
+
+
 def is_running(pid: int) -> bool:
     """Return whether a process runs. A zombie does not."""
     return process_state(pid) not in ("", "Z")

@@ -20,7 +20,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.sql_shell import SqlShell, split_statements
 from tests.cli.conftest import call_odf
 from tests.sync.builders import make_root
-from tests.waiting import process_state, read_until, wait_until
+from tests.waiting import read_until, wait_until_asleep
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_shell_supports_commands_completion_and_interrupt(workspace: Workspace) 
         say(terminal, "select * from my.nu\t", "my.numbers")
         say(terminal, " where ci\t", "city")
         assert "  -> " in say(terminal, "\n", "  -> ")
-        wait_until(lambda: process_state(pid) == "S")  # a signal before that interrupts nothing
+        wait_until_asleep(pid)
         say(terminal, "\x03", "odf> ")  # discards both lines
         assert "timing is on" in say(terminal, "\\timing\n", "odf> ")
         assert "unknown command" in say(terminal, "\\nothing\n", "odf> ")
