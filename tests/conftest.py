@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -107,10 +108,13 @@ _recorder = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Record a class-data archive while the first tests run, unless there is one.
+    """Let ^C interrupt, and record a class-data archive while the first tests run, unless there is one.
 
-    It halves the processor time of starting Spark, which a run of all tests does about a hundred times.
+    Shells let background commands ignore ^C, and the programs under test would inherit that. The archive
+    halves the processor time of starting Spark, which a run of all tests does about a hundred times.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config = session.config
     if config.getoption("tx", None) and not hasattr(config, "workerinput"):
         config.stash[_recorder] = subprocess.Popen(
