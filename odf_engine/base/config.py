@@ -291,7 +291,7 @@ class ServeConfig(SettingsGroup, frozen=True):
     queries: Annotated[int, Meta(ge=1, description="maximum number of concurrent Flight SQL queries")] = 8
     query_seconds: Annotated[float, Meta(gt=0, description="maximum duration of a Flight SQL query")] = 600
     max_query_rows: Annotated[
-        int, Meta(ge=0, description="maximum number of rows of a Flight SQL query; 0 for no limit")
+        int, Meta(ge=0, description="maximum number of rows of a Flight SQL query; 0 means no limit")
     ] = 0
     spark: Annotated[
         bool, Meta(description="run Flight SQL queries with Spark for clients that request it")

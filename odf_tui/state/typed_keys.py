@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 _MAX_SECONDS: Final = 1.0
 _holders: Final[WeakKeyDictionary[object, float]] = WeakKeyDictionary()
-"""Workers and screens for which keys wait, with the times since when they do."""
+"""The workers and screens that keys wait for, and the time at which the wait began."""
 
 
 def hold(holder: object) -> None:

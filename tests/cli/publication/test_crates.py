@@ -36,6 +36,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared import output
 from odf_tui.cli.shared.job_progress import LiveReporter
 from tests.cli.conftest import Odf, call_odf
+from tests.manifests import DERIVATIVE
 from tests.sync.builders import (
     SCHEMA,
     START,
@@ -470,26 +471,13 @@ def test_derivative_of_two_roots_is_pulled_from_a_crate_and_replayed(
         there("worker", "stop")
 
 
-DERIVATIVES = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{inputs}]
-      transform: {{kind: Sql, engine: spark, query: "{query}"}}
-"""
-
-
 @pytest.mark.spark
 def test_levels_of_derivatives_and_a_diamond_are_replayed_from_a_crate(
     fresh: Odf, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     def derivative(name: str, query: str, *inputs: str) -> str:
         listed = ", ".join(f"{{datasetRef: {source}, alias: {source}}}" for source in inputs)
-        return DERIVATIVES.format(name=name, query=query, inputs=listed)
+        return DERIVATIVE.format(name=name, query=query, inputs=listed)
 
     documents = [
         MANIFESTS.split("---")[0],
